@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.compute.driver_rigs import DRIVERS, Make, Rig
+from support.compute.driver_rigs import DRIVERS, Make, Rig, started
 
 from compute.driver import Driver
 
@@ -21,10 +21,8 @@ def make(rig: Rig) -> Make:
 
 @pytest.fixture
 def driver(make: Make) -> Iterator[Driver]:
-    driver = make()
-    driver.start()
-    yield driver
-    driver.close()
+    with started(make) as driver:
+        yield driver
 
 
 @pytest.fixture

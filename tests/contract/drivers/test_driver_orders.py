@@ -1,14 +1,13 @@
-"""Test every driver's operations on existing guests: stop, start, rebuild, and the arrival of a moved guest."""
+"""Test the orders to existing guests with each driver: stop, start, rebuild, and the arrival of a moved guest."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import get_args
 
 import pytest
 from support.compute.builders import guest_spec, tree_of, wait_until
-from support.compute.driver_rigs import Make, Rig, attempts, destroy, order
+from support.compute.driver_rigs import Make, Rig, attempts, destroy, order, started
 
 from compute.driver import Driver, GuestOrder, GuestSpec
 from moorage import errors, ids
@@ -26,16 +25,6 @@ ACTS: dict[str, Act] = {
 EVERY = pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
 
 
-@contextmanager
-def started(make: Make) -> Iterator[Driver]:
-    driver = make()
-    driver.start()
-    try:
-        yield driver
-    finally:
-        driver.close()
-
-
 @pytest.fixture
 def guest(driver: Driver, host: str) -> GuestSpec:
     asked = guest_spec()
@@ -43,9 +32,7 @@ def guest(driver: Driver, host: str) -> GuestSpec:
     return asked
 
 
-def test_a_guest_that_was_stopped_is_there_holds_what_it_held_and_is_not_unfinished(
-    driver: Driver, host: str, guest: GuestSpec
-) -> None:
+def test_a_stopped_guest_keeps_its_resources_and_is_not_unfinished(driver: Driver, host: str, guest: GuestSpec) -> None:
     assert list(driver.stopped(host)) == []
 
     driver.stop_guest(host, order(guest))
@@ -65,7 +52,7 @@ def test_a_guest_that_was_started_again_runs(driver: Driver, host: str, guest: G
     assert attempts(driver, host) == [guest.attempt_id]
 
 
-def test_stopping_what_is_stopped_and_starting_what_runs_changes_nothing(
+def test_stopping_a_stopped_guest_and_starting_a_running_one_changes_nothing(
     driver: Driver, host: str, guest: GuestSpec
 ) -> None:
     driver.start_guest(host, order(guest))
@@ -77,7 +64,7 @@ def test_stopping_what_is_stopped_and_starting_what_runs_changes_nothing(
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_rebuilt_guest_runs_and_holds_what_it_held(
+def test_a_rebuilt_guest_runs_and_keeps_its_resources(
     driver: Driver, host: str, guest: GuestSpec, stopped: bool
 ) -> None:
     before = driver.guests(host)
@@ -121,7 +108,7 @@ def test_an_order_that_arrives_after_a_later_one_is_refused_and_changes_nothing(
 
 
 @EVERY
-def test_an_order_that_arrives_for_the_first_time_after_one_with_a_greater_number_is_refused(
+def test_an_order_that_arrives_after_an_order_with_a_greater_number_is_refused(
     driver: Driver, host: str, guest: GuestSpec, act: Act, make: Make
 ) -> None:
     last = order(guest, number=5)
@@ -135,13 +122,13 @@ def test_an_order_that_arrives_for_the_first_time_after_one_with_a_greater_numbe
     with started(make) as next_life:
         with pytest.raises(errors.InvalidState):
             act(next_life, host, order(guest, number=4))
-        # Refused, it does not count as the last one.
+        # A refused order does not count as the last one.
         next_life.stop_guest(host, last)
         assert list(next_life.stopped(host)) == [guest.attempt_id]
         act(next_life, host, order(guest, number=6))
 
 
-def test_one_order_is_for_one_thing(driver: Driver, host: str, guest: GuestSpec) -> None:
+def test_an_order_id_cannot_be_used_for_another_order(driver: Driver, host: str, guest: GuestSpec) -> None:
     told = order(guest)
     driver.stop_guest(host, told)
 
@@ -152,7 +139,9 @@ def test_one_order_is_for_one_thing(driver: Driver, host: str, guest: GuestSpec)
 
 
 @EVERY
-def test_no_order_reaches_a_guest_that_is_not_there(driver: Driver, host: str, guest: GuestSpec, act: Act) -> None:
+def test_an_order_for_a_guest_that_does_not_exist_is_refused(
+    driver: Driver, host: str, guest: GuestSpec, act: Act
+) -> None:
     elsewhere = driver.hosts()[1].service_host
     gone = guest_spec()
     driver.spawn(host, gone)
@@ -174,7 +163,7 @@ def test_no_order_reaches_a_guest_that_is_not_there(driver: Driver, host: str, g
 
 
 @EVERY
-def test_no_order_reaches_a_guest_that_is_half_made(rig: Rig, act: Act) -> None:
+def test_an_order_for_an_unfinished_guest_is_refused(rig: Rig, act: Act) -> None:
     asked = guest_spec()
     with started(rig.hanging) as driver, ThreadPoolExecutor(1) as thread:
         host = driver.hosts()[0].service_host
@@ -190,9 +179,7 @@ def test_no_order_reaches_a_guest_that_is_half_made(rig: Rig, act: Act) -> None:
         assert list(again.unfinished(host)) == [asked.attempt_id]
 
 
-def test_the_build_of_a_stopped_guest_that_is_sent_again_does_not_start_it(
-    driver: Driver, host: str, guest: GuestSpec
-) -> None:
+def test_a_repeated_build_does_not_start_a_stopped_guest(driver: Driver, host: str, guest: GuestSpec) -> None:
     driver.stop_guest(host, order(guest))
 
     driver.spawn(host, guest)
@@ -200,7 +187,7 @@ def test_the_build_of_a_stopped_guest_that_is_sent_again_does_not_start_it(
     assert list(driver.stopped(host)) == [guest.attempt_id]
 
 
-def test_a_stopped_guest_is_destroyed_like_any_other(driver: Driver, host: str, guest: GuestSpec) -> None:
+def test_a_stopped_guest_can_be_destroyed(driver: Driver, host: str, guest: GuestSpec) -> None:
     driver.stop_guest(host, order(guest))
 
     destroy(driver, host, guest)
@@ -211,7 +198,9 @@ def test_a_stopped_guest_is_destroyed_like_any_other(driver: Driver, host: str, 
         driver.spawn(host, guest)
 
 
-def test_what_was_stopped_and_by_which_order_outlives_the_driver(make: Make, host: str, driver: Driver) -> None:
+def test_stopped_guests_and_their_last_orders_survive_a_restart_of_the_driver(
+    make: Make, host: str, driver: Driver
+) -> None:
     stopped, runs, restarted = guest_spec(), guest_spec(), guest_spec()
     for asked in (stopped, runs, restarted):
         driver.spawn(host, asked)
@@ -232,7 +221,7 @@ def test_what_was_stopped_and_by_which_order_outlives_the_driver(make: Make, hos
         assert list(again.stopped(host)) == []
 
 
-def test_a_rebuild_that_its_drivers_end_has_cut_short_is_neither_unfinished_nor_lost(rig: Rig) -> None:
+def test_a_guest_whose_rebuild_ended_with_its_driver_is_stopped_and_can_be_rebuilt(rig: Rig) -> None:
     asked = guest_spec()
     told = order(asked)
     with started(rig.make) as driver:
@@ -252,7 +241,7 @@ def test_a_rebuild_that_its_drivers_end_has_cut_short_is_neither_unfinished_nor_
         assert attempts(driver, host) == [asked.attempt_id]
 
 
-def test_a_rebuild_under_way_is_cut_short_by_a_destroy_and_brings_nothing_back(rig: Rig) -> None:
+def test_a_destroy_interrupts_a_rebuild_under_way_and_the_guest_stays_away(rig: Rig) -> None:
     asked = guest_spec()
     with started(rig.make) as driver:
         host = driver.hosts()[0].service_host
@@ -269,9 +258,9 @@ def test_a_rebuild_under_way_is_cut_short_by_a_destroy_and_brings_nothing_back(r
 
 
 @EVERY
-def test_what_a_host_could_not_do_may_be_ordered_again(rig: Rig, act: Act) -> None:
+def test_an_order_that_a_host_could_not_carry_out_can_be_repeated(rig: Rig, act: Act) -> None:
     if rig.stuck is None:
-        pytest.skip("the hosts of this driver always can")
+        pytest.skip("the hosts of this driver carry out all orders")
     asked = guest_spec()
     with started(rig.make) as driver:
         host = driver.hosts()[0].service_host
@@ -291,7 +280,7 @@ def test_what_a_host_could_not_do_may_be_ordered_again(rig: Rig, act: Act) -> No
 
 
 @pytest.mark.parametrize("kind", get_args(MoveKind))
-def test_a_moved_guest_is_a_guest_beside_the_old_one_also_on_the_same_host(
+def test_a_moved_guest_exists_together_with_the_old_one_on_the_same_host(
     driver: Driver, host: str, guest: GuestSpec, kind: MoveKind
 ) -> None:
     moving = MovingGuest(migration_uuid=ids.fresh(), kind=kind, source_host=host, source_attempt_id=guest.attempt_id)
@@ -308,7 +297,7 @@ def test_a_moved_guest_is_a_guest_beside_the_old_one_also_on_the_same_host(
     assert attempts(driver, host) == [moved.attempt_id]
 
 
-def test_a_stopped_guest_leaves_no_room_for_more_than_the_host_has(driver: Driver, host: str, guest: GuestSpec) -> None:
+def test_a_stopped_guest_still_uses_the_resources_of_its_host(driver: Driver, host: str, guest: GuestSpec) -> None:
     driver.stop_guest(host, order(guest))
     whole = sum(
         provider.inventories["VCPU"].capacity for provider in tree_of(driver, host) if "VCPU" in provider.inventories

@@ -1,17 +1,18 @@
-"""Test the contract between the agent and every driver: one suite over each of them, an operator's own included.
+"""Test the contract between the agent and each driver, including drivers of operators.
 
-The other half, of guests that are there and are given orders, is in test_driver_orders.py.
+The orders to existing guests are in test_driver_orders.py.
 """
 
 import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 from support.compute.builders import guest_spec, settings, tree_of, wait_until
-from support.compute.driver_rigs import DRIVERS, Make, Rig, attempts, destroy
+from support.compute.driver_rigs import DRIVERS, Make, Rig, attempts, destroy, started
 
 from compute import driver as drivers
 from compute.driver import Driver, GuestSpec
@@ -20,7 +21,7 @@ from moorage import errors, ids
 from moorage.model import Inventory
 
 
-def test_every_entry_point_of_ours_is_under_this_suite() -> None:
+def test_each_entry_point_of_moorage_is_tested_by_this_suite() -> None:
     ours = {
         point.name
         for point in metadata.entry_points(group=drivers.ENTRY_POINTS)
@@ -30,7 +31,7 @@ def test_every_entry_point_of_ours_is_under_this_suite() -> None:
     assert ours <= set(DRIVERS)
 
 
-def test_each_host_has_a_name_of_its_own_and_a_provider_that_is_its_node(driver: Driver) -> None:
+def test_each_host_has_a_unique_name_and_a_provider_that_is_its_node(driver: Driver) -> None:
     hosts = driver.hosts()
 
     assert len({host.service_host for host in hosts}) == len(hosts)
@@ -52,7 +53,7 @@ def test_descriptions_are_the_same_after_a_restart(make: Make, driver: Driver) -
         assert list(tree_of(again, host.service_host)) == list(tree_of(driver, host.service_host))
 
 
-def test_every_provider_is_under_its_hosts_and_no_other_host_has_it(driver: Driver) -> None:
+def test_each_provider_belongs_to_the_tree_of_one_host(driver: Driver) -> None:
     trees = [list(tree_of(driver, host.service_host)) for host in driver.hosts()]
 
     for root, *others in trees:
@@ -65,14 +66,14 @@ def test_every_provider_is_under_its_hosts_and_no_other_host_has_it(driver: Driv
         assert len(set(names)) == len(names)
 
 
-def test_a_tree_that_is_right_already_is_left_as_it_is(driver: Driver, host: str) -> None:
+def test_a_correct_tree_is_left_unchanged(driver: Driver, host: str) -> None:
     first = tree_of(driver, host)
     first.set_generations({provider.uuid: 3 for provider in first})
 
     assert list(tree_of(driver, host, first)) == list(first)
 
 
-def test_what_an_operator_has_set_by_hand_stays(driver: Driver, host: str) -> None:
+def test_settings_of_an_operator_are_kept(driver: Driver, host: str) -> None:
     tree = tree_of(driver, host)
     for provider in list(tree):
         tree.add_traits(provider.uuid, ["CUSTOM_BY_HAND"])
@@ -84,7 +85,7 @@ def test_what_an_operator_has_set_by_hand_stays(driver: Driver, host: str) -> No
     assert list(tree_of(driver, host, tree)) == list(tree)
 
 
-def test_what_the_store_has_wrong_is_put_right(driver: Driver, host: str) -> None:
+def test_wrong_inventories_and_traits_in_the_store_are_corrected(driver: Driver, host: str) -> None:
     right = tree_of(driver, host)
     wrong = right.copy()
     for provider in list(wrong):
@@ -116,7 +117,7 @@ def test_the_same_attempt_is_spawned_once(driver: Driver, host: str) -> None:
     assert attempts(driver, host) == [asked.attempt_id]
 
 
-def test_guests_are_on_the_host_they_were_spawned_on(driver: Driver) -> None:
+def test_a_guest_is_listed_only_on_its_own_host(driver: Driver) -> None:
     first, second = (report.service_host for report in driver.hosts()[:2])
     asked = guest_spec()
 
@@ -126,26 +127,22 @@ def test_guests_are_on_the_host_they_were_spawned_on(driver: Driver) -> None:
     assert attempts(driver, second) == [asked.attempt_id]
 
 
-def test_guests_and_destroyed_attempts_outlive_the_driver(make: Make, driver: Driver, host: str) -> None:
+def test_guests_and_destroyed_attempts_survive_a_restart_of_the_driver(make: Make, driver: Driver, host: str) -> None:
     kept, gone = guest_spec(), guest_spec()
     driver.spawn(host, kept)
     driver.spawn(host, gone)
     destroy(driver, host, gone)
     driver.close()
 
-    again = make()
-    again.start()
-    try:
+    with started(make) as again:
         again.spawn(host, kept)
         assert attempts(again, host) == [kept.attempt_id]
         with pytest.raises(errors.BuildFailed):
             again.spawn(host, gone)
         assert attempts(again, host) == [kept.attempt_id]
-    finally:
-        again.close()
 
 
-def test_destroying_twice_destroys_once(driver: Driver, host: str) -> None:
+def test_a_repeated_destroy_changes_nothing(driver: Driver, host: str) -> None:
     asked, other = guest_spec(), guest_spec()
     driver.spawn(host, asked)
     driver.spawn(host, other)
@@ -156,7 +153,7 @@ def test_destroying_twice_destroys_once(driver: Driver, host: str) -> None:
     assert attempts(driver, host) == [other.attempt_id]
 
 
-def test_an_attempt_destroyed_before_it_began_never_begins(driver: Driver, host: str) -> None:
+def test_an_attempt_that_was_destroyed_before_it_began_never_begins(driver: Driver, host: str) -> None:
     asked = guest_spec()
 
     destroy(driver, host, asked)
@@ -187,7 +184,7 @@ def test_a_guest_of_another_claim_is_left_alone(driver: Driver, host: str) -> No
     assert attempts(driver, host) == [asked.attempt_id]
 
 
-def test_a_host_carries_what_it_has_and_not_one_guest_more(driver: Driver, host: str) -> None:
+def test_a_host_has_guests_up_to_its_capacity_and_no_more(driver: Driver, host: str) -> None:
     found = [provider.inventories["VCPU"] for provider in tree_of(driver, host) if "VCPU" in provider.inventories]
     capacity = int(sum(inventory.capacity for inventory in found))
     whole = guest_spec(vcpus=capacity)
@@ -201,7 +198,7 @@ def test_a_host_carries_what_it_has_and_not_one_guest_more(driver: Driver, host:
     assert len(driver.guests(host)) == 1
 
 
-def test_a_class_that_the_host_has_none_of_is_refused(driver: Driver, host: str) -> None:
+def test_a_guest_with_a_resource_class_that_the_host_lacks_is_refused(driver: Driver, host: str) -> None:
     asked = guest_spec()
     asked.resources["CUSTOM_NOTHING_OF_IT"] = 1
 
@@ -209,7 +206,7 @@ def test_a_class_that_the_host_has_none_of_is_refused(driver: Driver, host: str)
         driver.spawn(host, asked)
 
 
-def test_writers_at_once_never_overfill_a_host(driver: Driver, host: str) -> None:
+def test_concurrent_spawns_never_exceed_the_capacity_of_a_host(driver: Driver, host: str) -> None:
     refused = []
 
     def spawn(asked: GuestSpec) -> None:
@@ -218,119 +215,100 @@ def test_writers_at_once_never_overfill_a_host(driver: Driver, host: str) -> Non
         except errors.BuildFailed:
             refused.append(asked.attempt_id)
 
-    threads = [threading.Thread(target=spawn, args=(guest_spec(vcpus=3),)) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(spawn, [guest_spec(vcpus=3) for _ in range(12)]))
 
     assert len(driver.guests(host)) == 12 - len(refused)
     assert sum(guest.resources["VCPU"] for guest in driver.guests(host)) <= 16
 
 
-def test_a_spawn_under_way_is_cut_short_and_brings_nothing_back(rig: Rig) -> None:
-    driver = rig.hanging()
-    driver.start()
-    host, asked = driver.hosts()[0].service_host, guest_spec()
-    with ThreadPoolExecutor(1) as thread:
-        spawning = thread.submit(driver.spawn, host, asked)
+@contextmanager
+def spawning(make: Make) -> Iterator[tuple[Driver, str, GuestSpec, "Future[None]"]]:
+    """Begin a spawn; yield the driver, the host, the guest and the spawn."""
+    asked = guest_spec()
+    with ThreadPoolExecutor(1) as thread, started(make) as driver:
+        host = driver.hosts()[0].service_host
+        spawn = thread.submit(driver.spawn, host, asked)
         wait_until(lambda: attempts(driver, host))
+        yield driver, host, asked, spawn
+
+
+def test_a_destroy_interrupts_a_spawn_under_way_and_the_guest_stays_away(rig: Rig) -> None:
+    with spawning(rig.hanging) as (driver, host, asked, spawn):
         assert set(driver.unfinished(host)) == {asked.attempt_id}
 
         destroy(driver, host, asked)
         assert attempts(driver, host) == []
         with pytest.raises(errors.BuildFailed):
-            spawning.result(10)
+            spawn.result(10)
 
-    assert attempts(driver, host) == []
-    driver.close()
+        assert attempts(driver, host) == []
 
 
-def test_a_spawn_under_way_of_another_claim_is_not_disturbed(rig: Rig) -> None:
-    driver = rig.hanging()
-    driver.start()
-    host, asked = driver.hosts()[0].service_host, guest_spec()
-    with ThreadPoolExecutor(1) as thread:
-        spawning = thread.submit(driver.spawn, host, asked)
-        wait_until(lambda: attempts(driver, host))
-
+def test_a_destroy_with_another_claim_does_not_interrupt_a_spawn_under_way(rig: Rig) -> None:
+    with spawning(rig.hanging) as (driver, host, asked, spawn):
         with pytest.raises(errors.InvalidState):
             driver.destroy(host, asked.instance_uuid, asked.attempt_id, guest_spec().claim_id)
-        assert not spawning.done()
+        assert not spawn.done()
         assert attempts(driver, host) == [asked.attempt_id]
         destroy(driver, host, asked)
-        assert isinstance(spawning.exception(10), errors.BuildFailed)
-    driver.close()
+        assert isinstance(spawn.exception(10), errors.BuildFailed)
 
 
-def test_whoever_destroys_what_cannot_be_cut_short_is_told_to_come_again(rig: Rig) -> None:
+def test_a_destroy_during_a_spawn_that_cannot_be_interrupted_must_be_repeated(rig: Rig) -> None:
     if rig.stubborn is None:
-        pytest.skip("every spawn of this driver can be cut short")
-    driver = rig.stubborn()
-    driver.start()
-    host, asked = driver.hosts()[0].service_host, guest_spec()
-    with ThreadPoolExecutor(1) as thread:
-        spawning = thread.submit(driver.spawn, host, asked)
-        wait_until(lambda: attempts(driver, host))
-
+        pytest.skip("each spawn of this driver can be interrupted")
+    with spawning(rig.stubborn) as (driver, host, asked, spawn):
         with pytest.raises(errors.RequestInProgress):
             destroy(driver, host, asked)
         assert attempts(driver, host) == [asked.attempt_id]
-        spawning.result(10)
+        spawn.result(10)
 
-    destroy(driver, host, asked)
-    assert attempts(driver, host) == []
-    driver.close()
+        destroy(driver, host, asked)
+        assert attempts(driver, host) == []
 
 
-def test_a_driver_that_is_closed_leaves_what_it_was_spawning_unfinished(rig: Rig) -> None:
-    driver = rig.hanging()
-    driver.start()
-    host, asked = driver.hosts()[0].service_host, guest_spec()
-    with ThreadPoolExecutor(1) as thread:
-        spawning = thread.submit(driver.spawn, host, asked)
-        wait_until(lambda: attempts(driver, host))
+def test_a_guest_that_was_being_spawned_when_the_driver_closed_is_unfinished(rig: Rig) -> None:
+    with spawning(rig.hanging) as (driver, host, asked, spawn):
         driver.close()
-        assert isinstance(spawning.exception(10), errors.BuildFailed)
+        assert isinstance(spawn.exception(10), errors.BuildFailed)
 
-    again = rig.make()
-    again.start()
-    assert attempts(again, host) == [asked.attempt_id]
-    assert set(again.unfinished(host)) == {asked.attempt_id}
-    again.spawn(host, asked)
-    assert list(again.unfinished(host)) == []
-    again.close()
+    with started(rig.make) as again:
+        assert attempts(again, host) == [asked.attempt_id]
+        assert set(again.unfinished(host)) == {asked.attempt_id}
+        again.spawn(host, asked)
+        assert list(again.unfinished(host)) == []
 
 
-def test_a_guest_that_runs_is_not_unfinished(driver: Driver, host: str) -> None:
+def test_a_running_guest_is_not_unfinished(driver: Driver, host: str) -> None:
     driver.spawn(host, guest_spec())
 
     assert list(driver.unfinished(host)) == []
 
 
-def test_the_living_are_those_that_are_said_to_be_alive_one_by_one(driver: Driver) -> None:
+def test_the_list_of_alive_hosts_agrees_with_the_answer_for_each_host(driver: Driver) -> None:
     names = [host.service_host for host in driver.hosts()]
 
     assert {name for name in names if driver.is_alive(name)} == set(driver.alive())
     assert not driver.is_alive("nowhere")
 
 
-def test_a_host_of_somebody_else_is_not_found(driver: Driver) -> None:
+def test_an_unknown_host_is_not_found(driver: Driver) -> None:
     asked = guest_spec()
 
-    with pytest.raises(errors.HostNotFound):
-        driver.spawn("nowhere", asked)
-    with pytest.raises(errors.HostNotFound):
-        destroy(driver, "nowhere", asked)
-    with pytest.raises(errors.HostNotFound):
-        driver.guests("nowhere")
-    with pytest.raises(errors.HostNotFound):
-        driver.unfinished("nowhere")
-    with pytest.raises(errors.HostNotFound):
-        driver.admit("nowhere", asked)
+    calls: list[Callable[[], object]] = [
+        lambda: driver.admit("nowhere", asked),
+        lambda: driver.spawn("nowhere", asked),
+        lambda: destroy(driver, "nowhere", asked),
+        lambda: driver.guests("nowhere"),
+        lambda: driver.unfinished("nowhere"),
+    ]
+    for call in calls:
+        with pytest.raises(errors.HostNotFound):
+            call()
 
 
-def test_a_driver_nobody_knows_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_driver_is_refused_by_its_name(tmp_path: Path) -> None:
     conf = settings(tmp_path, compute={"driver": "imagined"})
 
     with pytest.raises(errors.UnknownPlugin) as caught:

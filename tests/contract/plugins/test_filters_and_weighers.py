@@ -1,4 +1,4 @@
-"""The contract of filters and weighers, over each that an entry point names: ours, and whatever is installed."""
+"""Test the contract of filters and weighers with each installed entry point, of Moorage and of other packages."""
 
 import functools
 from typing import Any
@@ -36,12 +36,12 @@ def a_weigher(name: str, conf: Any = options.new) -> Weigher:
     return load_weighers(conf(), [name])[0].plugin
 
 
-# One world for all plug-ins: drawing it takes far longer than asking every one of them about it.
+# One example for all plug-ins: to draw it takes far longer than to call all of them.
 
 
 @settings(deadline=None, max_examples=150)
 @given(view=snapshots(), request=requests | granular_requests(), conf=with_settings)
-def test_a_filters_mask_says_of_each_host_what_it_says_of_that_host_alone(
+def test_the_mask_of_a_filter_has_its_answer_for_each_single_host(
     view: Snapshot, request: RequestSpec, conf: Any
 ) -> None:
     with unchanged(view, request, "one of the filters"):
@@ -51,23 +51,23 @@ def test_a_filters_mask_says_of_each_host_what_it_says_of_that_host_alone(
 
 @settings(deadline=None, max_examples=150)
 @given(view=snapshots(), request=requests | granular_requests(), conf=with_settings)
-def test_a_weighers_scores_say_of_each_host_what_it_says_of_that_host_alone(
+def test_the_scores_of_a_weigher_have_its_weight_for_each_single_host(
     view: Snapshot, request: RequestSpec, conf: Any
 ) -> None:
     with unchanged(view, request, "one of the weighers"):
         for name in WEIGHERS:
-            # Not a number is what a weigher says of a host of which it does not know what it must.
+            # The weight is not a number if a host lacks what the weigher needs.
             scores_of(a_weigher(name, conf), view, request, finite=False)
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_a_filter_says_why_in_words_that_follow_the_hosts_name(name: str) -> None:
+def test_the_reason_of_a_filter_continues_a_sentence_that_begins_with_the_host(name: str) -> None:
     reason = a_filter(name).reason
     assert reason != Filter.reason
     assert reason.split()[0] in {"is", "has", "was", "does"}
 
 
-# --- What each of ours is there for ---------------------------------------------------------------------------------
+# --- The plug-ins of Moorage ----------------------------------------------------------------------------------------
 
 
 def left(name: str, view: Snapshot, **request: Any) -> list[str]:
@@ -75,19 +75,19 @@ def left(name: str, view: Snapshot, **request: Any) -> list[str]:
     return [host.service_host for host, passes in zip(view.hosts, mask, strict=True) if passes]
 
 
-def test_compute_keeps_servers_off_hosts_that_are_down_or_disabled() -> None:
+def test_compute_removes_hosts_that_are_down_or_disabled() -> None:
     rows = [host_row(0), host_row(1, up=False), host_row(2, disabled=True), host_row(3, forced_down=True)]
     assert left("compute", host_cache(rows).snapshot()) == ["host0"]
 
 
-def test_availability_zone_asks_for_the_zone_that_was_asked_for() -> None:
+def test_availability_zone_removes_hosts_of_other_zones() -> None:
     view = host_cache([host_row(0, availability_zone="a"), host_row(1, availability_zone="b")]).snapshot()
     assert left("availability_zone", view) == ["host0", "host1"]
     assert left("availability_zone", view, availability_zone="b") == ["host1"]
     assert left("availability_zone", view, availability_zone="B") == []
 
 
-def test_destination_follows_the_requests_own_words() -> None:
+def test_destination_keeps_the_hosts_nodes_and_cells_that_the_request_names() -> None:
     view = host_cache([host_row(0), host_row(1, cell_uuid=CELLS[1]), host_row(2)]).snapshot()
     assert left("destination", view) == ["host0", "host1", "host2"]
     assert left("destination", view, ignore_hosts=("HOST0",)) == ["host1", "host2"]
@@ -99,7 +99,7 @@ def test_destination_follows_the_requests_own_words() -> None:
     assert left("destination", view, requested_destination=Destination()) == ["host0", "host1", "host2"]
 
 
-def test_resources_keeps_to_capacity_units_and_steps() -> None:
+def test_resources_keeps_hosts_with_capacity_units_and_steps_for_the_request() -> None:
     rows = [host_row(number) for number in range(6)]
     memory = {"MEMORY_MB": inventory(4096)}
     providers = [
@@ -121,7 +121,7 @@ def in_group(policy: Any, most: int = 1) -> ServerGroup:
 
 
 def members_on(view: Snapshot, **members: int) -> Snapshot:
-    """The view of a request whose group has so many members on these hosts; `_down` marks one that is forced down."""
+    """Return the view with numbers of members of a group on hosts; `_down` marks a host that is forced down."""
     nodes = {host.service_host: host.compute_node_uuid for host in view.hosts}
     return view.with_members(
         {
@@ -131,7 +131,7 @@ def members_on(view: Snapshot, **members: int) -> Snapshot:
     )
 
 
-def test_affinity_goes_where_all_other_members_are() -> None:
+def test_affinity_keeps_the_host_of_all_other_members() -> None:
     view, group = host_cache([host_row(number) for number in range(3)]).snapshot(), in_group("affinity")
 
     def hosts_left(**members: int) -> list[str]:
@@ -139,10 +139,10 @@ def test_affinity_goes_where_all_other_members_are() -> None:
 
     assert hosts_left() == ["host0", "host1", "host2"]
     assert hosts_left(host1=2) == ["host1"]
-    # One of them moves: for as long as it does, nobody joins.
+    # One of them is moving: until the move has ended, no member can join.
     assert hosts_left(host1=1, host2=1) == []
     assert hosts_left(nowhere_known=1) == []
-    # What is left on a host that is forced down does not bind.
+    # Members on a host that is forced down do not count.
     assert hosts_left(host1_down=2) == ["host0", "host1", "host2"]
     assert hosts_left(host1_down=2, host2=1) == ["host2"]
     assert left("server_group_affinity", members_on(view, host1=1), server_group=in_group("soft-affinity")) == [
@@ -152,7 +152,7 @@ def test_affinity_goes_where_all_other_members_are() -> None:
     ]
 
 
-def test_anti_affinity_goes_where_fewer_members_are_than_one_host_may_have() -> None:
+def test_anti_affinity_keeps_hosts_with_fewer_members_than_the_limit() -> None:
     view = host_cache([host_row(number) for number in range(3)]).snapshot()
     occupied_view = members_on(view, host0=1, host1_down=2)
     name, group = "server_group_anti_affinity", in_group("anti-affinity")
@@ -162,7 +162,7 @@ def test_anti_affinity_goes_where_fewer_members_are_than_one_host_may_have() -> 
     assert left(name, occupied_view, server_group=in_group("affinity")) == ["host0", "host1", "host2"]
 
 
-def test_the_soft_weighers_count_members_for_their_own_policy_alone() -> None:
+def test_the_soft_weighers_count_members_only_for_their_own_policy() -> None:
     view = members_on(host_cache([host_row(number) for number in range(3)]).snapshot(), host0=1, host2=3)
     near, apart = spec(server_group=in_group("soft-affinity")), spec(server_group=in_group("soft-anti-affinity"))
     assert a_weigher("server_group_soft_affinity").scores(view, near).tolist() == [1.0, 0.0, 3.0]
@@ -172,7 +172,7 @@ def test_the_soft_weighers_count_members_for_their_own_policy_alone() -> None:
 
 
 @pytest.mark.parametrize(("name", "resource_class"), [("ram", "MEMORY_MB"), ("cpu", "VCPU"), ("disk", "DISK_GB")])
-def test_each_weigher_prefers_what_is_free_of_its_own(name: str, resource_class: str) -> None:
+def test_ram_cpu_and_disk_weigh_the_free_amount_of_their_class(name: str, resource_class: str) -> None:
     rows = [host_row(number) for number in range(3)]
     providers = [
         provider(rows[0], **{resource_class: inventory(10, used=4, allocation_ratio=2.0)}),
@@ -190,7 +190,7 @@ def test_plugins_are_loaded_in_the_order_in_which_they_are_configured() -> None:
     assert [weighted.name for weighted in load_weighers(options.new(), ["disk", "ram"])] == ["disk", "ram"]
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_name_is_refused_with_the_known_names() -> None:
     with pytest.raises(errors.UnknownPlugin) as caught:
         load_filters(options.new(), ["compute", "phase_of_the_moon"])
     assert caught.value.name == "phase_of_the_moon"
@@ -199,12 +199,12 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         load_weighers(options.new(), ["phase_of_the_moon"])
 
 
-def test_a_name_that_is_given_twice_is_refused() -> None:
+def test_a_plugin_that_is_enabled_twice_is_refused() -> None:
     with pytest.raises(errors.ConfigurationError, match="enabled twice"):
         load_filters(options.new(), ["compute", "compute"])
 
 
-def test_a_multiplier_is_an_option_of_its_own(tmp_path: Any) -> None:
+def test_each_weigher_has_an_option_for_its_multiplier(tmp_path: Any) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text("[weighers]\nram_weight_multiplier = -2.5\n")
     multipliers = {weigher.name: weigher.multiplier for weigher in load_weighers(options.new(files=[file]), WEIGHERS)}

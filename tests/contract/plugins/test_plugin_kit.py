@@ -1,4 +1,4 @@
-"""The kit for operators' plug-ins: its view says what the scheduler's does, and its checks find what they are for."""
+"""Test the kit for plug-ins of operators: its view agrees with the scheduler's, and its checks find each defect."""
 
 import math
 import re
@@ -35,45 +35,45 @@ from moorage.testing import (
 from scheduler.view.snapshot import Snapshot
 from weighers.build_failure import BuildFailureWeigher
 
-#: All that a plug-in may ask of a view.
+#: All methods and properties of a view that a plug-in may use.
 COLUMNS: dict[str, Callable[[HostView], Any]] = {
-    "up": lambda asked: asked.up,
-    "enabled": lambda asked: asked.enabled,
-    "flat": lambda asked: asked.flat,
-    "group_members_here": lambda asked: asked.group_members_here,
-    "group_members_elsewhere": lambda asked: asked.group_members_elsewhere,
-    "instances": lambda asked: asked.instances,
-    "io_ops": lambda asked: asked.io_ops,
-    "failed_builds": lambda asked: asked.failed_builds,
-    "where_attribute": lambda asked: asked.where_attribute("rack", lambda value: value == "a1"),
-    "where_metadata": lambda asked: asked.where_metadata("ssd", lambda values: "true" in values),
-    "where_metadata_under": lambda asked: asked.where_metadata_under("s", lambda values: len(values) > 1),
-    "number_from": lambda asked: asked.number_from("rack", lambda value: float(value is None)),
-    "has_neighbour": lambda asked: asked.has_neighbour(INSTANCES[:1]),
-    "servers_with": lambda asked: asked.servers_with("os_distro", "debian"),
-    "capacity": lambda asked: asked.capacity("VCPU"),
-    "used": lambda asked: asked.used("VCPU"),
-    "free": lambda asked: asked.free("VCPU"),
-    "room": lambda asked: asked.room("VCPU"),
-    "fits": lambda asked: asked.fits("VCPU", 2),
-    "fitting": lambda asked: asked.fitting("VCPU", 2),
-    "has_trait": lambda asked: asked.has_trait("HW_CPU_X86_AVX2"),
-    "root_has_trait": lambda asked: asked.root_has_trait("HW_CPU_X86_AVX2"),
-    "in_zone": lambda asked: asked.in_zone("a"),
-    "named": lambda asked: asked.named(["HOST0"]),
-    "nodes_named": lambda asked: asked.nodes_named(["node1"]),
+    "up": lambda view: view.up,
+    "enabled": lambda view: view.enabled,
+    "flat": lambda view: view.flat,
+    "group_members_here": lambda view: view.group_members_here,
+    "group_members_elsewhere": lambda view: view.group_members_elsewhere,
+    "instances": lambda view: view.instances,
+    "io_ops": lambda view: view.io_ops,
+    "failed_builds": lambda view: view.failed_builds,
+    "where_attribute": lambda view: view.where_attribute("rack", lambda value: value == "a1"),
+    "where_metadata": lambda view: view.where_metadata("ssd", lambda values: "true" in values),
+    "where_metadata_under": lambda view: view.where_metadata_under("s", lambda values: len(values) > 1),
+    "number_from": lambda view: view.number_from("rack", lambda value: float(value is None)),
+    "has_neighbour": lambda view: view.has_neighbour(INSTANCES[:1]),
+    "servers_with": lambda view: view.servers_with("os_distro", "debian"),
+    "capacity": lambda view: view.capacity("VCPU"),
+    "used": lambda view: view.used("VCPU"),
+    "free": lambda view: view.free("VCPU"),
+    "room": lambda view: view.room("VCPU"),
+    "fits": lambda view: view.fits("VCPU", 2),
+    "fitting": lambda view: view.fitting("VCPU", 2),
+    "has_trait": lambda view: view.has_trait("HW_CPU_X86_AVX2"),
+    "root_has_trait": lambda view: view.root_has_trait("HW_CPU_X86_AVX2"),
+    "in_zone": lambda view: view.in_zone("a"),
+    "named": lambda view: view.named(["HOST0"]),
+    "nodes_named": lambda view: view.nodes_named(["node1"]),
 }
 
 
 @settings(deadline=None, max_examples=100)
 @given(snapshot=snapshots())
-def test_a_list_of_hosts_is_the_view_that_the_scheduler_has_of_them(snapshot: Snapshot) -> None:
+def test_a_view_of_listed_hosts_has_the_columns_of_the_schedulers_view(snapshot: Snapshot) -> None:
     listed = ListedHosts(snapshot.host(row) for row in range(len(snapshot)))
     assert len(listed) == len(snapshot)
     for name, column in COLUMNS.items():
-        said, expected = column(listed), column(snapshot)
-        assert said.dtype == expected.dtype, name
-        assert said.tolist() == pytest.approx(expected.tolist()), name
+        found, expected = column(listed), column(snapshot)
+        assert found.dtype == expected.dtype, name
+        assert found.tolist() == pytest.approx(expected.tolist()), name
     here = {name for one in listed.hosts for name in one.resource_classes}
     assert set(listed.resource_classes) == here
 
@@ -85,14 +85,14 @@ def test_samples_are_the_same_for_the_same_seed() -> None:
     assert [one.request for one in first] != [one.request for one in other]
 
 
-def test_what_is_sound_passes_the_checks() -> None:
+def test_correct_plugins_pass_the_checks() -> None:
     check_filter(IoOpsFilter, {"max_io_ops_per_host": 2}, Words(metadata={"max_io_ops_per_host": ["1", "3", "many"]}))
     check_weigher(BuildFailureWeigher)
     words = Words(extra_specs={"resources:VCPU": ["2", "many"], "trait:CUSTOM_A": ["required", "forbidden"]})
     check_request_filter(ExtraSpecsRequestFilter, words=words)
 
 
-def test_what_the_guide_tells_operators_to_write_passes_as_it_stands_there() -> None:
+def test_the_plugins_and_tests_of_the_guide_pass_as_they_are_written() -> None:
     guide = (Path(__file__).parents[3] / "docs" / "writing-a-plugin.md").read_text()
     blocks = [textwrap.dedent(block) for block in re.findall(r"(?:(?:^ {4}.*)?\n)+", guide, re.MULTILINE)]
     plugins = [block for block in blocks if re.match(r"from moorage.plugin import (Filter|Weigher)\n", block.lstrip())]
@@ -107,7 +107,7 @@ def test_what_the_guide_tells_operators_to_write_passes_as_it_stands_there() -> 
         names[check]()
 
 
-def test_hosts_and_requests_can_be_built_with_what_a_test_cares_about() -> None:
+def test_hosts_and_requests_can_be_built_with_only_the_values_of_a_test() -> None:
     plugin = IoOpsFilter(settings_of(IoOpsFilter, max_io_ops_per_host=2))
     asked = request(vcpus=2, hints={"rack": "r1"}, extra_specs={"rack": "r1"})
     assert plugin.mask(view(host(0, io_ops=1), host(1, io_ops=2)), asked).tolist() == [True, False]
@@ -121,11 +121,11 @@ def test_settings_that_an_option_cannot_have_are_refused() -> None:
         settings_of(IoOpsFilter, max_ops=1)
 
 
-# --- What is wrong is named -----------------------------------------------------------------------------------------
+# --- Findings about filters -----------------------------------------------------------------------------------------
 
 
 class Sound(Filter):
-    """Passes hosts with an even number of servers; each of the others here has one thing wrong with it."""
+    """Passes hosts with an even number of servers; each of the other filters below has one defect."""
 
     reason = "has an odd number of servers"
 
@@ -165,7 +165,7 @@ class Counting(Sound):
 
 
 class Remembering(Sound):
-    """Answers as it should, and keeps for all of its kind whom it has been asked about."""
+    """Answers correctly, and collects the hosts in an attribute of its class."""
 
     asked: ClassVar[list[str]] = []
 
@@ -175,7 +175,7 @@ class Remembering(Sound):
 
 
 class Inventing(Sound):
-    """Puts something onto its class that was not there."""
+    """Adds an attribute to its class."""
 
     def passes(self, host: Host, request: RequestSpec) -> bool:
         type(self).last = host.service_host  # type: ignore[attr-defined]
@@ -183,7 +183,7 @@ class Inventing(Sound):
 
 
 class Clock:
-    """The clock of the kit, which a plug-in that takes its time moves on without taking any."""
+    """The clock of the kit, which a slow plug-in advances without a real delay."""
 
     skipped = 0.0
 
@@ -318,16 +318,14 @@ class UnconcernedByCandidates(Filter):
     ],
     ids=lambda given: given.__name__ if isinstance(given, type) else "",
 )
-def test_what_is_wrong_with_a_filter_is_named(
-    kind: type[Filter], sentence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_defect_of_a_filter_is_named(kind: type[Filter], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conformance, "time", CLOCK)
     check_filter(Sound)
     with pytest.raises(AssertionError, match=sentence):
         check_filter(kind)
 
 
-def test_a_finding_tells_what_is_unusual_about_the_host_and_the_request_and_no_more() -> None:
+def test_a_finding_names_only_the_unusual_values_of_the_host_and_the_request() -> None:
     words = Words(hints={"rack": ["r1"]}, attributes={"rack": ["r1"]})
     with pytest.raises(AssertionError) as found:
         check_filter(AnotherMask, words=words)
@@ -338,6 +336,9 @@ def test_a_finding_tells_what_is_unusual_about_the_host_and_the_request_and_no_m
     assert "'rack': 'r1'" in sentence
     assert "max_unit" not in sentence
     assert "root_member_of" not in sentence
+
+
+# --- Findings about weighers and request filters --------------------------------------------------------------------
 
 
 class Weighing(Weigher):
@@ -389,7 +390,7 @@ class Unmultiplied(Weighing):
     ],
     ids=lambda given: given.__name__ if isinstance(given, type) else "",
 )
-def test_what_is_wrong_with_a_weigher_is_named(kind: type[Weigher], sentence: str) -> None:
+def test_each_defect_of_a_weigher_is_named(kind: type[Weigher], sentence: str) -> None:
     check_weigher(Weighing)
     with pytest.raises(AssertionError, match=sentence):
         check_weigher(kind)
@@ -426,7 +427,7 @@ class Failing(Narrowing):
     ],
     ids=lambda given: given.__name__ if isinstance(given, type) else "",
 )
-def test_what_is_wrong_with_a_request_filter_is_named(kind: type[RequestFilter], sentence: str) -> None:
+def test_each_defect_of_a_request_filter_is_named(kind: type[RequestFilter], sentence: str) -> None:
     check_request_filter(Narrowing)
     with pytest.raises(AssertionError, match=sentence):
         check_request_filter(kind)

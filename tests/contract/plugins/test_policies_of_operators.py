@@ -1,4 +1,4 @@
-"""Filters and weighers that operators enable, in a whole scheduler; words that they cannot understand are refused."""
+"""Test plug-ins that operators enable in a whole scheduler, and the refusal of requests that they cannot parse."""
 
 from collections.abc import Mapping
 
@@ -33,7 +33,7 @@ def asking_for(extra_specs: Mapping[str, str]) -> Flavor:
     return Flavor(name="m1.small", vcpus=1, memory_mb=1, extra_specs=dict(extra_specs))
 
 
-def test_what_drivers_say_of_their_hosts_decides(rig: Rig) -> None:
+def test_attributes_that_drivers_report_decide_which_hosts_pass(rig: Rig) -> None:
     rig.add_hosts([1], attributes={"gpu": "t4"})
     rig.add_hosts([2], attributes={"gpu": "a100"})
     scheduler = rig.scheduler(plugins=policy("json"))
@@ -41,13 +41,13 @@ def test_what_drivers_say_of_their_hosts_decides(rig: Rig) -> None:
     assert {host_of(scheduler.select(select(f"r{number}", flavor=fast))) for number in range(4)} == {"host2"}
     query = {"query": '["in", "$gpu", "t4", "t5"]'}
     assert host_of(scheduler.select(select("r5", scheduler_hints=query))) == "host1"
-    # What they say next counts from then on.
+    # A new report counts at once.
     rig.report([report(2, attributes={"gpu": "t4"})], ["host2"])
     with pytest.raises(errors.NoValidHost, match="capabilities"):
         scheduler.select(select("r6", flavor=fast))
 
 
-def test_servers_go_where_others_are_and_are_not(rig: Rig) -> None:
+def test_hints_place_servers_on_the_host_of_another_server_or_on_other_hosts(rig: Rig) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler(plugins=policy())
     first = select("first")
@@ -56,14 +56,14 @@ def test_servers_go_where_others_are_and_are_not(rig: Rig) -> None:
     for number in range(3):
         assert host_of(scheduler.select(select(f"s{number}", scheduler_hints={"same_host": uuid}))) == home
         assert host_of(scheduler.select(select(f"d{number}", scheduler_hints={"different_host": uuid}))) != home
-    # Nobody is with a server that is nowhere; anybody is away from it.
+    # No host has a server that is not placed.
     rig.release(uuid)
     with pytest.raises(errors.NoValidHost):
         scheduler.select(select("s9", scheduler_hints={"same_host": uuid}))
     scheduler.select(select("d9", scheduler_hints={"different_host": uuid}))
 
 
-def test_a_server_that_may_leave_its_cell_does_so_when_that_is_full(rig: Rig) -> None:
+def test_a_server_that_may_leave_its_cell_leaves_it_when_the_cell_is_full(rig: Rig) -> None:
     rig.add_hosts([1], cell=0, vcpus=4)
     rig.add_hosts([2], cell=1, vcpus=64, memory_mb=10**6)
     scheduler = rig.scheduler(plugins=policy())
@@ -78,7 +78,7 @@ def test_a_server_that_may_leave_its_cell_does_so_when_that_is_full(rig: Rig) ->
     assert asked("r4", may_leave=True) == "host2"
 
 
-NOT_UNDERSTOOD: list[tuple[dict[str, str], dict[str, str], str]] = [
+INVALID: list[tuple[dict[str, str], dict[str, str], str]] = [
     ({"same_host": "host1"}, {}, "$.scheduler_hints.same_host"),
     ({"different_host": "[1]"}, {}, "$.scheduler_hints.different_host"),
     ({"build_near_host_ip": "here"}, {}, "$.scheduler_hints.build_near_host_ip"),
@@ -87,14 +87,14 @@ NOT_UNDERSTOOD: list[tuple[dict[str, str], dict[str, str], str]] = [
 ]
 
 
-def test_what_an_enabled_filter_cannot_understand_is_refused_even_where_there_are_no_hosts(rig: Rig) -> None:
+def test_a_hint_that_an_enabled_filter_cannot_parse_is_refused_even_without_hosts(rig: Rig) -> None:
     scheduler = rig.scheduler(plugins=policy("json"))
-    for hints, extra_specs, path in NOT_UNDERSTOOD:
+    for hints, extra_specs, path in INVALID:
         with pytest.raises(errors.InvalidRequest) as caught:
             scheduler.select(select("r1", scheduler_hints=hints, flavor=asking_for(extra_specs)))
         assert caught.value.path == path
     rig.add_hosts([1])
-    # Without the filter nobody reads the query; and what was answered once stays so.
+    # Without the filter, the query is not read, and a stored answer remains valid.
     unread = select("r2", scheduler_hints={"query": "["})
     answer = rig.scheduler(plugins=policy()).select(unread)
     assert host_of(answer) == "host1"

@@ -1,4 +1,4 @@
-"""The contract of request filters, over each that an entry point names: ours, and whatever is installed."""
+"""Test the contract of request filters with each installed entry point, of Moorage and of other packages."""
 
 import functools
 from collections import Counter
@@ -35,7 +35,7 @@ def by_default() -> tuple[str, ...]:
     return tuple(options.new().scheduler.enabled_request_filters)
 
 
-# --- Words of every kind, most of them understood ---------------------------------------------------------------------
+# --- Random extra specs and image properties, most of them valid ------------------------------------------------------
 
 _numbers = st.integers(0, 5).map(str)
 _words = st.sampled_from(["required", "forbidden", "maybe"])
@@ -108,7 +108,7 @@ def outcome(plugin: RequestFilter, request: RequestSpec, cloud: StillCloud) -> o
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_request_that_does_not_concern_it_stays_the_same(name: str) -> None:
+def test_a_request_without_anything_for_a_filter_stays_the_same(name: str) -> None:
     [(_, plugin)] = loaded((name,))
     for request in (asked(), asked({"quota:cpu_shares": "9"}, {"os_distro": "debian"})):
         assert plugin.narrow(request, StillCloud()) is request
@@ -117,7 +117,7 @@ def test_a_request_that_does_not_concern_it_stays_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @given(request=requests, cloud=clouds)
 @settings(deadline=None, max_examples=40)
-def test_what_has_been_through_it_goes_through_it_unchanged(name: str, request: RequestSpec, cloud: StillCloud) -> None:
+def test_a_filter_leaves_its_own_result_unchanged(name: str, request: RequestSpec, cloud: StillCloud) -> None:
     [(_, plugin)] = loaded((name,))
     once = outcome(plugin, request, cloud)
     if isinstance(once, RequestSpec):
@@ -127,7 +127,7 @@ def test_what_has_been_through_it_goes_through_it_unchanged(name: str, request: 
 @pytest.mark.parametrize("name", NAMES)
 @given(request=requests, cloud=clouds)
 @settings(deadline=None, max_examples=20)
-def test_another_scheduler_makes_the_same_of_it(name: str, request: RequestSpec, cloud: StillCloud) -> None:
+def test_two_schedulers_narrow_a_request_in_the_same_way(name: str, request: RequestSpec, cloud: StillCloud) -> None:
     [(_, plugin)] = loaded((name,))
     [(_, other)] = load_request_filters(options.new(), [name])
     before = repr(request)
@@ -135,7 +135,7 @@ def test_another_scheduler_makes_the_same_of_it(name: str, request: RequestSpec,
     assert repr(request) == before
 
 
-# --- All of ours together ---------------------------------------------------------------------------------------------
+# --- All request filters of Moorage together --------------------------------------------------------------------------
 
 
 def view_of(*described: dict[str, Any]) -> Snapshot:
@@ -146,7 +146,7 @@ def view_of(*described: dict[str, Any]) -> Snapshot:
 def narrowed(
     request: RequestSpec, names: tuple[str, ...], view: Snapshot, known: list[Aggregate]
 ) -> RequestSpec | Refusal | None:
-    """A request after these filters; nothing, if it is refused for what it says."""
+    """Return a request after these filters; None if it is invalid."""
     try:
         return RequestFilterChain(loaded(names), lambda _begun_after: known).narrow(request, view, 0.0)
     except errors.InvalidRequest:
@@ -171,7 +171,7 @@ EVERY = (
 
 @given(request=requests, hosts=_hosts, known=aggregates)
 @settings(deadline=None, max_examples=150)
-def test_all_together_leave_no_host_that_the_request_in_its_own_words_does_not(
+def test_a_narrowed_request_passes_no_host_that_the_original_request_does_not_pass(
     request: RequestSpec, hosts: list[dict[str, Any]], known: list[Aggregate]
 ) -> None:
     view = view_of(*hosts)
@@ -183,7 +183,7 @@ def test_all_together_leave_no_host_that_the_request_in_its_own_words_does_not(
 
 @given(request=requests, hosts=_hosts, known=aggregates)
 @settings(deadline=None, max_examples=150)
-def test_what_has_been_through_all_of_them_means_the_same_the_second_time(
+def test_a_narrowed_request_is_unchanged_by_a_second_pass_through_all_filters(
     request: RequestSpec, hosts: list[dict[str, Any]], known: list[Aggregate]
 ) -> None:
     view = view_of(*hosts)
@@ -194,7 +194,7 @@ def test_what_has_been_through_all_of_them_means_the_same_the_second_time(
 
 @given(request=requests)
 @settings(deadline=None, max_examples=150)
-def test_a_server_is_neither_larger_nor_smaller_for_its_cpus_and_numa_nodes(request: RequestSpec) -> None:
+def test_dedicated_cpus_and_numa_nodes_do_not_change_the_size_of_a_server(request: RequestSpec) -> None:
     found = narrowed(request, ("dedicated_cpus",), view_of({}), [])
     if isinstance(found, RequestSpec):
         amounts: Counter[str] = Counter()
@@ -206,7 +206,7 @@ def test_a_server_is_neither_larger_nor_smaller_for_its_cpus_and_numa_nodes(requ
         assert amounts["DISK_GB"] == request.flavor.root_gb
 
 
-def test_a_request_of_every_kind_of_group_can_be_served() -> None:
+def test_a_request_with_all_kinds_of_groups_is_valid() -> None:
     extra_specs = {
         "resources_GPU:VGPU": "1",
         "trait:HW_CPU_X86_AVX2": "required",
@@ -218,5 +218,5 @@ def test_a_request_of_every_kind_of_group_can_be_served() -> None:
     assert isinstance(found, RequestSpec)
     candidates.check(found.resource_request)
     assert found.resource_request.groups.keys() == {"_GPU", "_NUMA0", "_NUMA1"}
-    # Nobody is left of whom the unsuffixed group's trait could be asked but the root.
+    # The unsuffixed group has no resources, so its trait is required of the root.
     assert found.root_required == ("HW_CPU_X86_AVX2",)

@@ -1,6 +1,7 @@
 """The drivers of the conformance suite, and how each is built."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,17 @@ DRIVERS: dict[str, Callable[[Path], Rig]] = {
     "fake, nested": lambda folder: fake(folder, **DEVICES, traits=["HW_CPU_X86_AVX2"]),
     "fake, flat": lambda folder: fake(folder, **DEVICES, layout="flat"),
 }
+
+
+@contextmanager
+def started(make: Make) -> Iterator[Driver]:
+    """Start a new driver, and close it at exit."""
+    driver = make()
+    driver.start()
+    try:
+        yield driver
+    finally:
+        driver.close()
 
 
 def destroy(driver: Driver, host: str, guest: GuestSpec) -> None:
