@@ -49,7 +49,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 def empty(rig: Rig) -> None:
-    """Forget all but names and cells."""
+    """Delete everything but names and cells."""
     with rig.database.engine.connect() as connection, connection.begin():
         connection.execute(update(resource_providers).values(root_provider_id=None, parent_provider_id=None))
         for table in METADATA.sorted_tables:
@@ -58,7 +58,7 @@ def empty(rig: Rig) -> None:
 
 
 def describe(rig: Rig, providers: list[FetchedProvider]) -> None:
-    """Let the store have these providers; what they use is somebody's."""
+    """Write these providers to the store, and what is used of them as allocations of other consumers."""
     uuids = {one.id: one.uuid for one in providers}
     reports = tuple(
         ProviderReport(
@@ -101,7 +101,7 @@ def hold(rig: Rig, provider: str, name: str, amount: int) -> None:
 
 
 def feasible(rig: Rig, request: RequestSpec) -> set[str]:
-    """The hosts for which the store has a candidate."""
+    """Return the hosts for which the store has a candidate."""
 
     def work(connection: Connection) -> set[str]:
         nodes = {host_row(number).compute_node_uuid: f"host{number}" for number in range(HOSTS)}
@@ -123,7 +123,7 @@ def test_hosts_are_found_exactly_where_the_store_has_a_candidate(
 ) -> None:
     assume(is_valid(request))
     empty(rig)
-    # A view that has seen nothing of it must come to the same.
+    # A view that is older than the providers must lead to the same answer.
     scheduler = rig.scheduler(max_age=3600.0 if stale else 0.0)
     describe(rig, providers)
     hosts = feasible(rig, request)

@@ -36,6 +36,9 @@ ZONES = ("east", "west")
 #: The number of a host's second node is the number of its first node plus this.
 ANOTHER = 100
 
+#: SQLite has one writer at a time.
+ON_MARIADB = pytest.mark.parametrize("rig", [pytest.param("mariadb", marks=pytest.mark.servers)], indirect=True)
+
 #: Writes to the host of a number, in a transaction of the caller.
 Writer = Callable[[Rig, Connection, int], None]
 
@@ -166,8 +169,8 @@ def _begin_both(rig: Rig, first: Writer, second: Writer, number: int) -> None:
         begun.result(timeout=60)
 
 
-def test_nodes_are_in_the_aggregate_of_their_host_whichever_writer_commits_last(mariadb_url: str) -> None:
-    rig = Rig(mariadb_url)
+@ON_MARIADB
+def test_nodes_are_in_the_aggregate_of_their_host_whichever_writer_commits_last(rig: Rig) -> None:
     aggregates = Aggregates(rig)
     uuid = aggregates.create("one").uuid
     orders = [
@@ -180,11 +183,10 @@ def test_nodes_are_in_the_aggregate_of_their_host_whichever_writer_commits_last(
         assert inside == nodes, f"{first.__name__}, and then {second.__name__}"
     assert len(aggregates.get("one").hosts) == len(orders)
     assert aggregates.sync(dry_run=True) == []
-    rig.close()
 
 
-def test_concurrent_settings_of_a_host_by_two_operators_are_both_kept(mariadb_url: str) -> None:
-    rig = Rig(mariadb_url)
+@ON_MARIADB
+def test_concurrent_settings_of_a_host_by_two_operators_are_both_kept(rig: Rig) -> None:
     rig.add_hosts([1, 2])
 
     _begin_both(rig, _force_down, _disable, 1)
@@ -192,11 +194,10 @@ def test_concurrent_settings_of_a_host_by_two_operators_are_both_kept(mariadb_ur
 
     listed = rig.hosts()
     assert [(host.disabled, host.forced_down) for host in listed] == [(True, True)] * 2
-    rig.close()
 
 
-def test_a_reason_that_is_set_while_the_host_is_being_enabled_is_refused(mariadb_url: str) -> None:
-    rig = Rig(mariadb_url)
+@ON_MARIADB
+def test_a_reason_that_is_set_while_the_host_is_being_enabled_is_refused(rig: Rig) -> None:
     rig.add_hosts([1])
     rig.database.write(lambda connection: _disable(rig, connection, 1))
 
@@ -205,7 +206,6 @@ def test_a_reason_that_is_set_while_the_host_is_being_enabled_is_refused(mariadb
 
     [host] = rig.hosts()
     assert (host.disabled, host.disabled_reason) == (False, None)
-    rig.close()
 
 
 def _described(number: int) -> Writer:
@@ -219,15 +219,14 @@ def _described(number: int) -> Writer:
     return write
 
 
-def test_a_description_that_is_written_after_a_newer_one_is_left_out(mariadb_url: str) -> None:
-    rig = Rig(mariadb_url)
+@ON_MARIADB
+def test_a_description_that_is_written_after_a_newer_one_is_left_out(rig: Rig) -> None:
     rig.add_hosts([1])
 
     _begin_both(rig, _described(6), _described(5), 1)
 
     [host] = rig.hosts()
     assert host.availability_zone == "zone6"
-    rig.close()
 
 
 # --- Random writers -------------------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ def seqs(rig: Rig) -> dict[int, int]:
     return rig.database.read(lambda connection: seq_by_id(connection, host_table))
 
 
-def told(rig: Rig, since: int = 0) -> set[int]:
-    """Return the ids of the hosts that the change feed has named since this point."""
+def changed_since(rig: Rig, since: int = 0) -> set[int]:
+    """Return the ids of the hosts that the change feed has named since a point."""
     return rig.database.read(lambda connection: change_feed.changes_since(connection, since))[2]
 
 
@@ -49,7 +49,7 @@ def test_a_new_host_is_up_only_after_its_first_heartbeat(rig: Rig) -> None:
     first = states(rig)["host1"]
     assert (first.cell_uuid, first.availability_zone, first.attributes) == (CELLS[0], "a", {"rack": 7})
     assert 0 <= first.heartbeat_age < 30
-    assert len(told(rig)) == 2
+    assert len(changed_since(rig)) == 2
     rig.report([], ["host1"])
     assert states(rig)["host1"].up
 
@@ -75,7 +75,7 @@ def test_a_heartbeat_is_no_change_and_a_changed_description_is_one(rig: Rig) -> 
     rig.report([report(1, attributes={"rack": 8}, agent="another"), report(2)], ["host1", "host2"])
     changed = {id_ for id_, seq in seqs(rig).items() if seq != before[id_]}
     assert len(changed) == 1
-    assert told(rig, mark) == changed
+    assert changed_since(rig, mark) == changed
     assert (states(rig)["host1"].attributes, states(rig)["host1"].agent) == ({"rack": 8}, "another")
 
 
@@ -208,7 +208,7 @@ def test_new_hosts_in_concurrent_reports_are_stored_once(rig: Rig) -> None:
 def test_ten_thousand_hosts_are_reported_at_once_and_stay_alive_by_one_report(rig: Rig) -> None:
     names = [f"host{number}" for number in range(10_001)]
     rig.report([report(number) for number in range(10_001)], names)
-    assert len(told(rig)) == 10_001
+    assert len(changed_since(rig)) == 10_001
     rig.shift_heartbeats(-100)
     rig.report([], names)
     assert sweep(rig) == []
@@ -226,7 +226,7 @@ def test_a_silent_host_goes_down_once_and_comes_back_with_its_next_heartbeat(rig
     assert sweep(rig) == ["host1"]
     assert sweep(rig) == []
     assert [state.up for state in states(rig).values()] == [False, True]
-    assert len(told(rig, mark)) == 1
+    assert len(changed_since(rig, mark)) == 1
     rig.report([], ["host1"])
     assert states(rig)["host1"].up
     assert sorted(seqs(rig)[id_] - seq for id_, seq in before.items()) == [0, 2]
@@ -240,7 +240,7 @@ def test_a_host_is_disabled_with_a_reason_and_enabled_again(rig: Rig) -> None:
     mark = newest(rig)
     disabled = rig.set_host("host1", disabled=True, disabled_reason="new disks: ü")
     assert (disabled.disabled, disabled.disabled_reason, disabled.up) == (True, "new disks: ü", True)
-    assert len(told(rig, mark)) == 1
+    assert len(changed_since(rig, mark)) == 1
     # Fields that are not named stay as they are.
     assert rig.set_host("host1", forced_down=True).disabled_reason == "new disks: ü"
     assert rig.set_host("host1", disabled=True).disabled_reason == "new disks: ü"
