@@ -1,4 +1,4 @@
-"""The JSON API of the dashboard in front of a whole cloud: its answers, and what it refuses."""
+"""Test the answers and refusals of the dashboard's JSON API, in front of a whole cloud."""
 
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,11 @@ PATHS = [resource.path.replace("{uuid}", ABSENT) for resource in RESOURCES]
 
 
 def built(viewer: Viewer) -> dict[str, Any]:
-    """Build an instance, and return its life as the dashboard tells it."""
+    """Build an instance, and return its history from the dashboard."""
     uuid = viewer.order()
     wait_until(lambda: viewer.state(uuid) == "active", "the instance to be active")
-    life: dict[str, Any] = viewer.get(f"instances/{uuid}")
-    return life
+    history: dict[str, Any] = viewer.get(f"instances/{uuid}")
+    return history
 
 
 def refused(viewer: Viewer) -> str:
@@ -44,7 +44,7 @@ def rows(answer: Any) -> dict[str, list[Any]]:
 # --- Hosts ----------------------------------------------------------------------------------------------------------
 
 
-def test_all_hosts_come_first_and_then_only_those_that_have_changed(viewer: Viewer) -> None:
+def test_the_first_answer_has_all_hosts_and_a_later_one_only_changed_hosts(viewer: Viewer) -> None:
     whole = viewer.get("hosts")
     assert whole["hosts"]["whole"]
     assert whole["hosts"]["count"] == len(rows(whole)) == 6
@@ -63,17 +63,17 @@ def test_all_hosts_come_first_and_then_only_those_that_have_changed(viewer: View
     assert len(rows(changed)) < 6
     before, after = rows(whole)[host], rows(changed)[host]
     assert (after[8], after[11][vcpu]) == (before[8] + 1, before[11][vcpu] + 2)
-    assert after[12] == before[12], "the capacity stays"
+    assert after[12] == before[12], "the capacity does not change"
 
 
 @pytest.mark.parametrize("version", ["", "nonsense", "00000000.5", "1.2.3", "-4"])
-def test_an_unknown_version_gets_all_hosts(viewer: Viewer, version: str) -> None:
+def test_the_answer_to_an_unknown_version_has_all_hosts(viewer: Viewer, version: str) -> None:
     assert viewer.get("hosts", since=version)["hosts"]["whole"]
 
 
-def test_what_operators_do_to_hosts_is_on_the_map(viewer: Viewer) -> None:
+def test_the_zone_aggregates_and_state_of_a_host_are_shown(viewer: Viewer) -> None:
     scheduler = viewer.cloud.client("scheduler")
-    # Servers of other tests are on some of them, and none may change its zone.
+    # A host with servers of other tests cannot change its zone.
     host = next(one for one in viewer.cloud.hosts() if not viewer.get("host", name=one.service_host)["consumers"])
     named = {"service_host": host.service_host, "cell_uuid": host.cell_uuid}
     scheduler.call(CreateHostAggregate(request_id=ids.fresh(), name="fast", metadata={"availability_zone": "north"}))
@@ -94,18 +94,18 @@ def test_what_operators_do_to_hosts_is_on_the_map(viewer: Viewer) -> None:
 
 
 def test_a_host_is_shown_with_its_providers_and_guests(viewer: Viewer) -> None:
-    life = built(viewer)
-    shown = viewer.get("host", name=life["host"].upper())
+    history = built(viewer)
+    shown = viewer.get("host", name=history["host"].upper())
 
-    assert shown["host"] == life["host"]
+    assert shown["host"] == history["host"]
     [root] = [provider for provider in shown["providers"] if provider["parent"] is None]
     assert root["inventories"]["VCPU"]["used"] >= 2
-    guest = {one["uuid"]: one for one in shown["consumers"]}[life["uuid"]]
+    guest = {one["uuid"]: one for one in shown["consumers"]}[history["uuid"]]
     assert guest["held"][root["uuid"]] == {"VCPU": 2, "MEMORY_MB": 4096, "DISK_GB": 20}
-    assert guest["claim"]["claim_id"] == life["claim_id"]
+    assert guest["claim"]["claim_id"] == history["claim_id"]
 
 
-def test_a_host_that_is_not_there_is_404(viewer: Viewer) -> None:
+def test_an_unknown_host_is_404(viewer: Viewer) -> None:
     assert "no host nowhere" in viewer.refused(404, "/api/host", name="nowhere")
     known = viewer.cloud.hosts()[0].service_host
     viewer.refused(404, "/api/host", name=known, cell=ids.fresh())
@@ -114,8 +114,8 @@ def test_a_host_that_is_not_there_is_404(viewer: Viewer) -> None:
 # --- Requests -------------------------------------------------------------------------------------------------------
 
 
-def test_the_newest_instances_come_first_with_their_attempts_or_why_they_were_refused(viewer: Viewer) -> None:
-    uuid, host = (life := built(viewer))["uuid"], life["host"]
+def test_the_newest_instances_come_first_with_their_attempts_or_the_reason_of_their_refusal(viewer: Viewer) -> None:
+    uuid, host = (history := built(viewer))["uuid"], history["host"]
     wrong = refused(viewer)
     wait_until(lambda: [one["uuid"] for one in viewer.get("instances")["instances"][:2]] == [wrong, uuid], "both")
 
@@ -125,16 +125,16 @@ def test_the_newest_instances_come_first_with_their_attempts_or_why_they_were_re
     assert "MEMORY_MB" in second["refused"]
 
 
-def test_the_life_of_an_instance_has_its_attempts_operations_and_claims(viewer: Viewer) -> None:
-    life = built(viewer)
+def test_the_history_of_an_instance_has_its_attempts_operations_and_claims(viewer: Viewer) -> None:
+    history = built(viewer)
 
-    assert [attempt["state"] for attempt in life["attempts"]] == ["active"]
-    assert {operation["kind"] for operation in life["operations"]} == {"build"}
-    assert [claim["claim_id"] for claim in life["claims"]] == [life["claim_id"]]
-    assert life["created_at"] <= life["attempts"][0]["created_at"] <= life["now"] + 1
+    assert [attempt["state"] for attempt in history["attempts"]] == ["active"]
+    assert {operation["kind"] for operation in history["operations"]} == {"build"}
+    assert [claim["claim_id"] for claim in history["claims"]] == [history["claim_id"]]
+    assert history["created_at"] <= history["attempts"][0]["created_at"] <= history["now"] + 1
 
 
-def test_an_instance_that_is_not_there_is_404_and_a_wrong_uuid_400(viewer: Viewer) -> None:
+def test_an_unknown_instance_is_404_and_a_malformed_uuid_400(viewer: Viewer) -> None:
     viewer.refused(404, f"/api/instances/{ids.fresh()}")
     viewer.refused(400, "/api/instances/nonsense")
 
@@ -142,7 +142,7 @@ def test_an_instance_that_is_not_there_is_404_and_a_wrong_uuid_400(viewer: Viewe
 # --- Explanations ---------------------------------------------------------------------------------------------------
 
 
-def test_a_refused_request_has_its_funnel_as_recorded(viewer: Viewer) -> None:
+def test_a_refused_request_is_explained_by_its_stored_funnel(viewer: Viewer) -> None:
     explained = viewer.get("explain", instance=refused(viewer))
 
     assert explained["asked"] == "when it was refused"
@@ -184,7 +184,7 @@ def test_a_size_is_explained_and_nothing_is_claimed(viewer: Viewer) -> None:
         ({"instance": ABSENT, "colour": "red"}, "colour"),
     ],
 )
-def test_a_question_that_cannot_be_answered_is_400(viewer: Viewer, query: dict[str, Any], words: str) -> None:
+def test_an_invalid_query_for_an_explanation_is_400(viewer: Viewer, query: dict[str, Any], words: str) -> None:
     assert words in viewer.refused(400, "/api/explain", **query)
 
 
@@ -213,7 +213,7 @@ def test_operations_under_way_are_listed_with_their_step_and_age(viewer: Viewer)
     wait_until(lambda: viewer.state(uuid) in ("active", "error"), "the build to end")
 
 
-def test_an_audit_is_begun_by_post_and_its_findings_are_shown_to_all(viewer: Viewer) -> None:
+def test_a_post_begins_an_audit_and_each_viewer_gets_its_findings(viewer: Viewer) -> None:
     wait_until(lambda: not viewer.get("operations")["operations"], "all operations to end")
     assert viewer.get("audit")["state"] == "none"
     begun = viewer.ask("/api/audit", "POST")
@@ -224,11 +224,11 @@ def test_an_audit_is_begun_by_post_and_its_findings_are_shown_to_all(viewer: Vie
     assert (found["state"], found["findings"], found["unseen"]) == ("done", [], {})
 
 
-# --- Who may look, and how --------------------------------------------------------------------------------------------
+# --- Access -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_nobody_looks_without_a_token_or_without_a_role(viewer: Viewer, path: str) -> None:
+def test_a_request_without_a_token_or_without_a_role_is_refused(viewer: Viewer, path: str) -> None:
     assert viewer.ask(path, headers={}).status_code == 401
     assert viewer.ask(path, headers={"X-Auth-Token": "somebody"}).status_code == 403
     assert viewer.ask(path, headers={"X-Auth-Token": "admin", "X-Roles": "reader"}).status_code == 403
@@ -242,7 +242,7 @@ def test_only_get_is_served(viewer: Viewer, path: str, method: str) -> None:
     assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")
 
 
-def test_what_is_not_there_is_404_and_an_unknown_parameter_400(viewer: Viewer) -> None:
+def test_an_unknown_path_is_404_and_an_unknown_parameter_400(viewer: Viewer) -> None:
     viewer.refused(404, "/api/nothing")
     assert "'speed'" in viewer.refused(400, "/api/hosts", speed="high")
 
@@ -254,7 +254,7 @@ def client(viewer: Viewer, tmp_path: Path, text: str) -> Any:
     return falcon.testing.TestClient(lambda environ, start_response: served(environ, start_response))
 
 
-def test_a_policy_file_changes_who_may_look_and_who_may_audit(viewer: Viewer, tmp_path: Path) -> None:
+def test_a_policy_file_changes_the_roles_for_reading_and_for_audits(viewer: Viewer, tmp_path: Path) -> None:
     rules = tmp_path / "policy.yaml"
     rules.write_text('"dashboard:read": "role:looker"\n"dashboard:audit": "role:auditor"\n')
     text = f"[placement_api]\nauth_strategy = noauth2\n[oslo_policy]\npolicy_file = {rules}\n"
@@ -267,16 +267,16 @@ def test_a_policy_file_changes_who_may_look_and_who_may_audit(viewer: Viewer, tm
     assert (status("GET", "auditor"), status("POST", "auditor")) == (403, 202)
 
 
-def test_with_keystone_nobody_is_believed_but_keystone_and_the_page_stays_open(viewer: Viewer, tmp_path: Path) -> None:
+def test_with_keystone_headers_of_clients_are_ignored_and_the_page_stays_open(viewer: Viewer, tmp_path: Path) -> None:
     require_middleware()
     auth = "[keystone_authtoken]\nwww_authenticate_uri = http://127.0.0.1:1\nauth_type = none\n"
     page = client(viewer, tmp_path, f"[placement_api]\nauth_strategy = keystone\n{auth}")
-    said = {"X-User-Id": "me", "X-Project-Id": "mine", "X-Roles": "admin", "X-Identity-Status": "Confirmed"}
+    claimed = {"X-User-Id": "me", "X-Project-Id": "mine", "X-Roles": "admin", "X-Identity-Status": "Confirmed"}
 
     assert page.simulate_get("/").status_code == 200
-    for headers in ({}, said):
+    for headers in ({}, claimed):
         assert page.simulate_get("/api/hosts", headers=headers).status_code == 401
-    # A token is never believed while Keystone cannot be asked.
+    # No token is accepted while Keystone cannot be reached.
     assert page.simulate_get("/api/hosts", headers=ADMIN).status_code == 503
 
 

@@ -1,4 +1,4 @@
-"""The files of the page: open to everybody, complete, and without anything from elsewhere."""
+"""Test that the files of the page are public and complete, and load nothing from other servers."""
 
 import gzip
 import re
@@ -13,7 +13,7 @@ OUR_TEXTS = [name for name in FILES if not name.startswith("vendor/")]
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_each_file_is_served_to_everybody_as_it_is(viewer: Viewer, name: str) -> None:
+def test_each_file_is_served_without_a_token(viewer: Viewer, name: str) -> None:
     answer = viewer.ask(f"/{name}", headers={})
 
     assert answer.status_code == 200
@@ -31,7 +31,7 @@ def test_the_root_is_the_page(viewer: Viewer) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/main.js", "/api/hosts", "/nothing"])
-def test_each_answer_forbids_scripts_and_data_from_elsewhere(viewer: Viewer, path: str) -> None:
+def test_each_answer_forbids_scripts_and_data_of_other_servers(viewer: Viewer, path: str) -> None:
     answer = viewer.ask(path)
     policy = dict(part.strip().split(" ", 1) for part in answer.headers["Content-Security-Policy"].split(";"))
 
@@ -52,7 +52,7 @@ def test_a_file_can_only_be_read(viewer: Viewer, method: str) -> None:
 
 
 @pytest.mark.parametrize("name", OUR_TEXTS)
-def test_our_files_name_only_files_that_are_there(name: str) -> None:
+def test_our_files_refer_only_to_existing_files(name: str) -> None:
     text = (STATIC / name).read_text()
     named = re.findall(r'from "\./([^"]+)"', text) + re.findall(r'(?:src|href)="([^#"]+)"', text)
 
@@ -62,13 +62,13 @@ def test_our_files_name_only_files_that_are_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OUR_TEXTS)
-def test_no_script_reads_a_text_of_the_cloud_as_markup(name: str) -> None:
+def test_no_script_interprets_text_of_the_cloud_as_markup(name: str) -> None:
     text = (STATIC / name).read_text()
     for dangerous in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
         assert dangerous not in text
 
 
-def test_the_page_has_no_script_or_style_of_its_own_in_the_markup() -> None:
+def test_the_markup_of_the_page_has_no_inline_script_or_style() -> None:
     text = (STATIC / "index.html").read_text()
     assert all(body == "" for body in re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL))
     assert not re.search(r"<style|\sstyle=|\son\w+=", text)

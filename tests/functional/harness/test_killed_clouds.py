@@ -1,4 +1,4 @@
-"""The processes of a cloud end with the one that has started them, also where it is killed."""
+"""Test that the processes of a cloud end when the process that started them is killed."""
 
 import signal
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from harness.cloud import wait_until
 
-#: A scheduler that waits for its servers, which are not there, and its process id.
+#: Starts a scheduler, which waits for servers that do not exist, and prints its process id.
 SCRIPT = """
 import sys, time
 from harness.processes import ProcessCloud
@@ -22,16 +22,24 @@ with ProcessCloud("rabbit://127.0.0.1:1/", f"sqlite:///{sys.argv[1]}/none/none.s
 
 
 def test_the_services_of_a_process_that_is_killed_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # what a killed process leaves there
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a killed process leaves files there
     words = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         scheduler = psutil.Process(int(parent.stdout.readline()))
-        # The program that binds it to its parent runs first, and replaces itself by the service.
-        wait_until(lambda: "setpriv" not in scheduler.cmdline()[0], "the service to run", 20.0)
-        parent.send_signal(signal.SIGKILL)
+        try:
+            # `setpriv` binds the process to its parent, and is then replaced by the service.
+            wait_until(lambda: is_replaced(scheduler), "the service to run", 20.0)
+        finally:
+            parent.send_signal(signal.SIGKILL)
     try:
         wait_until(lambda: not scheduler.is_running(), "the scheduler to end", 20.0)
     finally:
         if scheduler.is_running():
             scheduler.kill()
+
+
+def is_replaced(process: psutil.Process) -> bool:
+    """Return whether `setpriv` has been replaced; at the moment of that, a process has no command line."""
+    words = process.cmdline()
+    return bool(words) and "setpriv" not in words[0]

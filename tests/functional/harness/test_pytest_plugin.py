@@ -1,4 +1,4 @@
-"""The pytest plug-in that others get with the package, as docs/harness.md shows it."""
+"""Test the pytest plug-in of the package, as docs/harness.md shows it."""
 
 import os
 import re
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 PAGE = Path(__file__).parents[3] / "docs/harness.md"
-#: Plug-ins: to import the second one takes longer than the cloud.
+#: Unused plug-ins: to import the second one takes longer than to start the cloud.
 LEFT_OUT = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
 MISUSED = """
 import pytest
@@ -38,7 +38,7 @@ def test_the_test_on_the_page_passes(tmp_path: Path) -> None:
     assert (status, "1 passed" in printed) == (0, True), printed
 
 
-def test_a_marker_with_what_no_cloud_has_says_so(tmp_path: Path) -> None:
+def test_a_marker_with_invalid_arguments_is_an_error_that_names_them(tmp_path: Path) -> None:
     status, printed = run(tmp_path, MISUSED)
 
     assert (status, "2 errors" in printed) == (1, True), printed

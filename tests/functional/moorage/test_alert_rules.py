@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard name what exists, and promtool finds that the rules raise what they should."""
+"""Test that alert rules and dashboard use existing metrics, and with promtool that the rules raise their alerts."""
 
 import json
 import re
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import generate_latest
 from support.processes.private_servers import program
 
 from moorage import metrics
@@ -22,7 +23,7 @@ _NAME = re.compile(r"\bmoorage_\w+")
 
 
 def declared() -> dict[str, set[str]]:
-    """All samples that a scrape can have, with the labels of each, its histogram's bounds aside."""
+    """Return all samples of a scrape with their labels, without the bounds of histograms."""
     names = {gauge.name: set(gauge.labels) for gauge in metrics.SAMPLED}
     for metric in vars(metrics).values():
         if isinstance(metric, metrics.Counter | metrics.Gauge | metrics.Histogram | metrics.Summary):
@@ -47,7 +48,7 @@ def expressions() -> list[str]:
     return [rule["expr"] for rule in rules()] + list(targets())
 
 
-def test_each_metric_that_is_named_exists() -> None:
+def test_each_metric_in_an_expression_exists() -> None:
     known = declared()
     named = {name for expression in expressions() for name in _NAME.findall(expression)}
     assert len(named) > 20
@@ -62,7 +63,7 @@ def test_each_metric_is_on_the_dashboard() -> None:
     assert missing == set()
 
 
-def test_each_label_by_which_something_is_chosen_is_one_of_the_metric() -> None:
+def test_each_label_in_an_expression_is_a_label_of_the_metric() -> None:
     known = declared()
     for expression in expressions():
         for name, choice in re.findall(r"\b(moorage_\w+)\{([^}]*)\}", expression):
@@ -70,7 +71,7 @@ def test_each_label_by_which_something_is_chosen_is_one_of_the_metric() -> None:
                 assert label in known[name] | {"job", "instance", "le"}, expression
 
 
-def test_each_alert_has_a_summary_a_severity_and_a_section_of_the_runbook_that_names_it() -> None:
+def test_each_alert_has_a_summary_a_severity_and_a_section_of_the_runbook() -> None:
     parts = re.split(r"^##+ ", PAGE.read_text(), flags=re.MULTILINE)
     sections = {found[1]: part for part in parts if (found := re.search(r"\{#([a-z-]+)\}$", part.splitlines()[0]))}
     names = [rule["alert"] for rule in rules()]
@@ -84,7 +85,7 @@ def test_each_alert_has_a_summary_a_severity_and_a_section_of_the_runbook_that_n
         assert "- **Cure**" in sections[section], section
 
 
-def test_the_runbook_names_no_alert_that_is_not_there() -> None:
+def test_the_runbook_names_only_existing_alerts() -> None:
     named = set(re.findall(r"`(Moorage[A-Za-z]+)`", PAGE.read_text()))
     assert named == {rule["alert"] for rule in rules()}
 
@@ -94,13 +95,13 @@ def promtool() -> str:
     return program("promtool", "prometheus")
 
 
-def test_prometheus_takes_the_rules(promtool: str) -> None:
+def test_prometheus_accepts_the_rules(promtool: str) -> None:
     done = subprocess.run([promtool, "check", "rules", str(RULES)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(rules())} rules found" in done.stdout
 
 
-def test_prometheus_takes_the_sample_of_a_scrape_configuration(promtool: str) -> None:
+def test_prometheus_accepts_the_sample_of_a_scrape_configuration(promtool: str) -> None:
     sample = RULES.with_name("prometheus.yml.sample")
     done = subprocess.run([promtool, "check", "config", str(sample)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -108,16 +109,14 @@ def test_prometheus_takes_the_sample_of_a_scrape_configuration(promtool: str) ->
     assert {job for text in expressions() for job in re.findall(r'job="([^"]+)"', text)} <= jobs
 
 
-def test_series_raise_the_alerts_that_they_should(promtool: str, tmp_path: Path) -> None:
+def test_series_raise_the_expected_alerts(promtool: str, tmp_path: Path) -> None:
     series = tmp_path / "series.yml"
     series.write_text(SERIES.read_text().replace("- RULES", f"- {RULES}"))
     done = subprocess.run([promtool, "test", "rules", str(series)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_is_scraped_is_what_prometheus_expects(promtool: str) -> None:
-    from prometheus_client import generate_latest
-
+def test_prometheus_accepts_the_format_of_a_scrape(promtool: str) -> None:
     done = subprocess.run(
         [promtool, "check", "metrics"], input=generate_latest(metrics.REGISTRY), capture_output=True, check=False
     )

@@ -1,39 +1,20 @@
-"""The demo, by its command, on the embedded default: in a process of its own where what it prints is looked at."""
+"""Test the commands `moorage demo` and `moorage bench` without servers."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-
-from moorage.cli.shell import main
-
-Done = subprocess.CompletedProcess[str]
+from support.cli.commands import Run
+from support.processes.forked_process import run_forked
 
 
 @pytest.fixture
-def here(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """Return a function that runs a command in this process, which has imported all that it needs."""
-
-    def run(*words: str) -> Done:
-        try:
-            status: object = main(words)
-        except SystemExit as end:
-            status = end.code
-        assert isinstance(status, int)
-        return Done(words, status, *capsys.readouterr())
-
-    return run
+def forked(tmp_path: Path) -> Run:
+    """Run a command in another process, whose whole output is known."""
+    return lambda *words: run_forked(words, tmp_path)
 
 
-def moorage(*words: str) -> Done:
-    return subprocess.run(
-        [sys.executable, "-m", "moorage.cli.shell", *words], text=True, capture_output=True, check=False, timeout=180
-    )
-
-
-def demo(*words: str, run: Callable[..., Done] = moorage) -> list[dict[str, object]]:
+def demo(run: Run, *words: str) -> list[dict[str, object]]:
     done = run("demo", "--hosts", "6", "--cells", "2", "--instances", "12", *words, "-f", "json")
     assert done.returncode == 0, done.stderr
     assert "over-committed providers: 0; leaked allocations: 0" in done.stderr
@@ -42,8 +23,8 @@ def demo(*words: str, run: Callable[..., Done] = moorage) -> list[dict[str, obje
     return rows
 
 
-def test_json_is_all_there_is_on_standard_output_with_the_promised_keys() -> None:
-    rows = demo("--fail-rate", "0.5", "--seed", "7")
+def test_standard_output_has_only_json_with_the_documented_keys(forked: Run) -> None:
+    rows = demo(forked, "--fail-rate", "0.5", "--seed", "7")
 
     assert len(rows) == 12
     for row in rows:
@@ -60,15 +41,15 @@ def test_json_is_all_there_is_on_standard_output_with_the_promised_keys() -> Non
             assert row["host"] == attempts[-1]
 
 
-def test_the_same_seed_gives_the_same_placements_and_another_seed_others(here: Callable[..., Done]) -> None:
-    first = demo("--fail-rate", "0.4", "--seed", "11", run=here)
+def test_a_seed_has_the_same_placements_in_each_process_and_another_seed_has_others(here: Run, forked: Run) -> None:
+    first = demo(here, "--fail-rate", "0.4", "--seed", "11")
 
-    assert demo("--fail-rate", "0.4", "--seed", "11") == first, "another process places otherwise"
-    assert demo("--fail-rate", "0.4", "--seed", "12", run=here) != first
+    assert demo(forked, "--fail-rate", "0.4", "--seed", "11") == first, "the placements in another process differ"
+    assert demo(here, "--fail-rate", "0.4", "--seed", "12") != first
 
 
-def test_a_cloud_that_is_too_small_ends_in_errors_that_say_why_and_in_a_clean_audit(here: Callable[..., Done]) -> None:
-    rows = demo("--fail-rate", "0", "--seed", "1", "--instances", "60", run=here)
+def test_instances_that_do_not_fit_end_in_errors_with_the_reason(here: Run) -> None:
+    rows = demo(here, "--fail-rate", "0", "--seed", "1", "--instances", "60")
 
     assert [row["state"] for row in rows].count("active") == 6 * 8
     refused = [row for row in rows if row["state"] == "error"]
@@ -76,8 +57,10 @@ def test_a_cloud_that_is_too_small_ends_in_errors_that_say_why_and_in_a_clean_au
     assert all("0 of 6 hosts: 6 short of VCPU, nearest" in str(row["reason"]) for row in refused)
 
 
-def test_when_every_spawn_fails_each_instance_names_each_attempt_and_nothing_is_held(here: Callable[..., Done]) -> None:
-    rows = demo("--fail-rate", "1", "--seed", "1", run=here)
+def test_if_all_spawns_fail_each_instance_has_all_attempts_and_no_allocations_are_left(
+    here: Run,
+) -> None:
+    rows = demo(here, "--fail-rate", "1", "--seed", "1")
 
     for row in rows:
         assert row["state"] == "error"
@@ -85,7 +68,7 @@ def test_when_every_spawn_fails_each_instance_names_each_attempt_and_nothing_is_
         assert all(host in str(row["reason"]) for host in row["attempts"])  # type: ignore[attr-defined]
 
 
-def test_bad_numbers_are_refused_before_anything_starts(here: Callable[..., Done]) -> None:
+def test_invalid_numbers_are_refused_before_the_start(here: Run) -> None:
     for words in (["--hosts", "0"], ["--fail-rate", "1.5"], ["--seed", "x"], ["--host", "3"]):
         done = here("demo", *words)
         assert done.returncode == 2
@@ -99,8 +82,8 @@ def test_bad_numbers_are_refused_before_anything_starts(here: Callable[..., Done
         ("build", ["clients", "per_order", "builds_per_s"]),
     ],
 )
-def test_the_bench_prints_the_promised_figures_and_a_clean_audit(command: str, own: list[str]) -> None:
-    done = moorage("bench", command, "--hosts", "20", "--clients", "2", "--seconds", "2", "-f", "json")
+def test_the_bench_prints_the_documented_figures_and_a_clean_audit(forked: Run, command: str, own: list[str]) -> None:
+    done = forked("bench", command, "--hosts", "20", "--clients", "2", "--seconds", "2", "-f", "json")
 
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
@@ -114,14 +97,8 @@ def test_the_bench_prints_the_promised_figures_and_a_clean_audit(command: str, o
     assert (figures["refused"], figures["overcommitted"], figures["leaked"]) == ({}, 0, 0)
 
 
-def test_the_bench_refuses_a_bus_between_processes_without_such_a_database() -> None:
-    done = moorage("bench", "select", "--transport-url", "rabbit://127.0.0.1:1/")
-    assert done.returncode == 1
-    assert "give --transport-url and --database-url together" in done.stderr
-
-
-def test_a_good_run_says_nothing_but_its_progress_and_its_audit() -> None:
-    done = moorage("demo", "--hosts", "4", "--instances", "8", "--fail-rate", "0.5", "--seed", "7", "-f", "json")
+def test_a_successful_demo_prints_only_its_progress_and_its_audit(forked: Run) -> None:
+    done = forked("demo", "--hosts", "4", "--instances", "8", "--fail-rate", "0.5", "--seed", "7", "-f", "json")
     *progress, verdict = done.stderr.strip().splitlines()
     assert verdict == "over-committed providers: 0; leaked allocations: 0"
     assert all(line.startswith("building") for line in progress)

@@ -1,34 +1,20 @@
-"""The drills that need no servers, by their commands, and what a drill finds where a promise is not kept."""
+"""Test the commands of drills that need no servers, and their findings when a promise is broken."""
 
 import json
-from collections.abc import Callable
-from subprocess import CompletedProcess
 
 import pytest
+from support.cli.commands import Run
 
 from harness.bench.cloud import BenchCloud
 from harness.drills.orders import Server
-from moorage.cli.shell import main
-
-Run = Callable[..., "CompletedProcess[str]"]
 
 
 @pytest.fixture
-def drill(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs a drill command in this process, which has imported all that it needs."""
-
-    def run(*words: str) -> "CompletedProcess[str]":
-        try:
-            status: object = main(("drill", *words))
-        except SystemExit as end:
-            status = end.code
-        assert isinstance(status, int)
-        return CompletedProcess(words, status, *capsys.readouterr())
-
-    return run
+def drill(here: Run) -> Run:
+    return lambda *words: here("drill", *words)
 
 
-def test_the_list_has_what_each_drill_needs(drill: Run) -> None:
+def test_the_list_shows_the_needs_of_each_drill(drill: Run) -> None:
     rows = json.loads(drill("list", "-f", "json").stdout)
     needs = {row["drill"]: row["needs"] for row in rows}
     assert needs == {
@@ -55,14 +41,14 @@ def test_a_drill_is_refused_without_what_it_needs(drill: Run, name: str, urls: l
     assert reason in done.stderr
 
 
-def test_a_drill_that_does_not_exist_is_refused_with_those_that_do(drill: Run) -> None:
+def test_an_unknown_drill_is_refused_with_the_known_ones(drill: Run) -> None:
     done = drill("run", "flood")
     assert done.returncode == 2
     assert "invalid choice: 'flood' (choose from 'race', 'fallback'" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["race", "fallback", "conflict"])
-def test_a_drill_shows_what_it_has_counted_and_finds_nothing(drill: Run, name: str) -> None:
+def test_a_drill_shows_its_counts_and_finds_nothing(drill: Run, name: str) -> None:
     done = drill("run", name, "--seconds", "1.5", "--clients", "4", "--seed", "3", "-f", "json")
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
@@ -72,7 +58,7 @@ def test_a_drill_shows_what_it_has_counted_and_finds_nothing(drill: Run, name: s
     assert "0 findings, seed 3" in done.stderr
 
 
-def test_what_is_left_of_deleted_servers_is_found(drill: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drill_finds_remains_of_servers_that_were_not_deleted(drill: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Server, "delete", lambda _self: None)
     monkeypatch.setattr("harness.drills.catalog._TIDY_SECONDS", 0.1)
     done = drill("run", "fallback", "--seconds", "1", "--clients", "1", "--seed", "3", "-f", "json")
@@ -83,7 +69,7 @@ def test_what_is_left_of_deleted_servers_is_found(drill: Run, monkeypatch: pytes
     assert "FOUND: " in done.stderr
 
 
-def test_a_race_after_which_somebody_holds_what_nobody_has_is_found(
+def test_a_drill_finds_allocations_of_an_unknown_server_after_a_race(
     drill: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge = BenchCloud.judge

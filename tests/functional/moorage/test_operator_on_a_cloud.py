@@ -1,4 +1,4 @@
-"""The operator's commands on whole clouds: on embedded parts, and on a real RabbitMQ and MariaDB."""
+"""Test the commands of operators on whole clouds, without servers and with RabbitMQ and MariaDB."""
 
 import json
 import threading
@@ -48,7 +48,7 @@ def cloud(request: pytest.FixtureRequest) -> Iterator[RunningCloud]:
 @pytest.fixture
 def types(cloud: RunningCloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Types:
     file = tmp_path / "moorage.conf"
-    # A percent sign in a URL would be taken for the beginning of a reference.
+    # A dollar sign would begin a reference to another option.
     connection = cloud.database_connection.replace("$", "$$")
     file.write_text(
         f"[DEFAULT]\ntransport_url = {cloud.transport_url}\n[database]\nconnection = {connection}\n"
@@ -86,25 +86,25 @@ def test_the_status_of_a_running_cloud_is_ok(types: Types) -> None:
     assert status == 0
 
 
-def test_a_conductor_that_was_stopped_is_missed_by_its_role(cloud: RunningCloud, types: Types) -> None:
+def test_the_status_and_the_audit_name_the_role_of_a_stopped_conductor(cloud: RunningCloud, types: Types) -> None:
     stopped = cloud.services.pop("conductor-cell2")
     stopped.stop()
     try:
         status, lines = types("status", "--timeout", "5")
         assert status == 1
         wrong = {line["part"] for line in lines if line["state"] != "ok"}
-        # After a while nobody has heard from its agents either.
+        # After a while, its agents are silent as well.
         assert {"role conductor of cell2"} <= wrong <= {"role conductor of cell2", "agents of cell2"}
         status, rows = types("audit", "--timeout", "3")
         assert status == 2
         assert {row["subject"] for row in rows} >= {"guests of cell2"}
     finally:
         cloud.add("conductor-cell2", CellConductor(cloud.configuration(), "conductor-cell2", "cell2"))
-        # The super conductor, which was asked meanwhile, finds out by its next probe.
-        wait_until(lambda: types("audit", "--settle", "0.1")[0] != 2, "the cell to be asked again")
+        # The super conductor notices the restart by its next probe.
+        wait_until(lambda: types("audit", "--settle", "0.1")[0] != 2, "the audit to reach the cell again")
 
 
-def test_the_audit_of_a_running_cloud_is_clean_and_finds_what_is_then_broken(cloud: RunningCloud, types: Types) -> None:
+def test_the_audit_of_a_running_cloud_is_clean_and_finds_each_inconsistency(cloud: RunningCloud, types: Types) -> None:
     assert types("audit", "--settle", "0.5") == (0, [])
 
     node = cloud.hosts()[0].compute_node_uuid
@@ -117,7 +117,7 @@ def test_the_audit_of_a_running_cloud_is_clean_and_finds_what_is_then_broken(clo
     )
     placement = cloud.client("placement")
     placement.call(PutAllocations(request_id=ids.fresh(), consumer_uuid=consumer, wanted=wanted))
-    assert types("audit", "--settle", "0.1") == (0, []), "what was put without a claim is no leak"
+    assert types("audit", "--settle", "0.1") == (0, []), "allocations without a claim are not leaked"
 
     _add_to_used(cloud, 1)
     status, rows = types("audit", "--settle", "0.1")
@@ -134,9 +134,7 @@ def test_the_audit_of_a_running_cloud_is_clean_and_finds_what_is_then_broken(clo
     assert types("audit", "--settle", "0.1") == (0, [])
 
 
-def test_lost_allocations_are_healed_by_the_command_and_only_when_it_is_told_to(
-    cloud: RunningCloud, types: Types
-) -> None:
+def test_the_audit_heals_lost_allocations_only_if_it_is_told_to(cloud: RunningCloud, types: Types) -> None:
     [instance, *_] = cloud.client("conductor").call(ListInstances())
     before = cloud.client("placement").call(GetAllocations(consumer_uuid=instance.uuid))
     cloud.database.write(
@@ -162,7 +160,7 @@ def test_lost_allocations_are_healed_by_the_command_and_only_when_it_is_told_to(
     assert types("audit", "--settle", "0.1") == (0, [])
 
 
-def test_an_audit_of_a_cloud_that_builds_and_deletes_all_the_while_is_clean(cloud: RunningCloud, types: Types) -> None:
+def test_an_audit_during_builds_and_deletions_is_clean(cloud: RunningCloud, types: Types) -> None:
     ended = threading.Event()
     with ThreadPoolExecutor(3) as threads:
         clients = [threads.submit(_build_and_delete, cloud, ended) for _ in range(3)]
@@ -172,7 +170,7 @@ def test_an_audit_of_a_cloud_that_builds_and_deletes_all_the_while_is_clean(clou
             ended.set()
         built = sum(client.result() for client in clients)
     assert answers == [(0, [])] * 8
-    assert built, "nothing has happened meanwhile"
+    assert built, "no instance was built meanwhile"
 
 
 def _build_and_delete(cloud: RunningCloud, ended: threading.Event) -> int:
@@ -200,7 +198,7 @@ def _add_to_used(cloud: RunningCloud, amount: int) -> None:
     cloud.database.write(lambda connection: connection.execute(statement))
 
 
-def test_what_is_used_of_each_host_is_listed_and_sorted_by(types: Types) -> None:
+def test_hosts_are_listed_with_their_usage_and_sorted_by_it(types: Types) -> None:
     _, hosts = types("host", "list", "--sort", "vcpus:desc", "--sort", "host")
     shares = [host["vcpus"]["used"] / host["vcpus"]["total"] for host in hosts]
     assert shares == sorted(shares, reverse=True)
@@ -211,7 +209,7 @@ def test_what_is_used_of_each_host_is_listed_and_sorted_by(types: Types) -> None
     assert first[0]["host"] == max(host["host"] for host in hosts)
 
 
-def test_an_instance_is_named_and_found_by_its_name(
+def test_an_instance_is_found_by_its_name_if_the_name_is_unique(
     types: Types, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     size = ("--vcpus", "1", "--memory-mb", "64")
@@ -233,16 +231,16 @@ def test_an_instance_is_named_and_found_by_its_name(
         types("instance", "show", "nobody")
     assert "There is no instance nobody" in caplog.text + capsys.readouterr().err
 
-    # Nothing was ordered for the name that is clear, beside one that is not.
+    # A command with an ambiguous name does nothing for its other names.
     assert types("instance", "show", "web-2")[1]["state"] == "active"
     _, deleted = types("instance", "delete", "web-2", built[0]["uuid"], twin[0]["uuid"], "--wait")
     assert {one["state"] for one in deleted} == {"deleted"}
-    # The name of a deleted instance is free.
+    # A deleted instance is not found by its name.
     with pytest.raises(json.JSONDecodeError):
         types("instance", "show", "web-2")
 
 
-def test_names_are_one_for_each_instance_and_no_uuids(cloud: RunningCloud) -> None:
+def test_a_build_needs_one_name_for_each_instance_and_no_uuids(cloud: RunningCloud) -> None:
     conductor = cloud.client("conductor")
     spec = RequestSpec(project_id="p", user_id="u", flavor=FLAVOR)
     uuids = (ids.fresh(), ids.fresh())

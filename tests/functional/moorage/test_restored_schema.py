@@ -1,4 +1,4 @@
-"""The command that begins a new history of a main schema which was restored from a backup."""
+"""Test the command that begins a new history of a main schema after a restore."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def newest_generation(rig: Rig) -> int:
     return int(rig.database.read(lambda connection: connection.scalar(newest)) or 0)
 
 
-def test_a_restored_schema_leaps_past_every_generation_that_was_read_before_and_only_when_told_to(
+def test_only_with_restored_an_upgrade_raises_generations_beyond_all_earlier_ones(
     rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = newest_generation(rig)

@@ -1,4 +1,4 @@
-"""How a process of a service, or its workers, is stopped, reloaded and kept waiting: by signals, at any time."""
+"""Test the effect of signals on the process of a service and on its workers."""
 
 import configparser
 import os
@@ -17,7 +17,7 @@ import pytest
 
 from moorage.cli.shell import Shell
 
-#: A service whose parts each test replaces; it prints what happens to it, line by line.
+#: Services for the tests; each prints a line for each of its calls.
 SERVICE = """
 import logging, os, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
@@ -38,12 +38,12 @@ class Reloading(Quiet):
     def reload(self):
         print("reload", flush=True)
 
-class Mortal(Quiet):
+class WithThread(Quiet):
     def start(self):
         self.ends = threading.Event()
-        mortal = threading.Thread(target=self.ends.wait, name="mortal")
-        mortal.start()
-        liveness.watch(mortal)
+        watched = threading.Thread(target=self.ends.wait, name="watched")
+        watched.start()
+        liveness.watch(watched)
     def reload(self):
         self.ends.set()
 
@@ -101,7 +101,7 @@ def run_workers(service, count=2, **settings):
 
 
 class Process:
-    """A service in a process of its own, and what it has printed."""
+    """A process of a service, and its output."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
@@ -111,19 +111,19 @@ class Process:
         self._reader.start()
 
     def until(self, line: str, seconds: float = 30.0) -> None:
-        """Read what it prints, up to a line that begins so."""
+        """Read the output up to a line that begins with ``line``."""
         while not self.lines or not self.lines[-1].startswith(line):
             self.lines.append(self.next(seconds))
 
     def next(self, seconds: float = 30.0) -> str:
-        """Return the next line that it prints."""
+        """Return the next line of the output."""
         return self._printed.get(timeout=seconds)
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def ended(self, seconds: float = 30.0) -> int:
-        """Return its exit status, once it has one."""
+        """Wait for the end of the process, and return its exit status."""
         status = self.process.wait(seconds)
         self._reader.join()
         while not self._printed.empty():
@@ -154,7 +154,7 @@ def running(service: str, **settings: object) -> Iterator[Process]:
 @contextmanager
 def program(ending: str) -> Iterator[Process]:
     words = [sys.executable, "-c", f"{textwrap.dedent(SERVICE)}\n{ending}\n"]
-    # A process group of its own, as of a terminal's command.
+    # In its own process group, as a command of a terminal.
     process = Process(subprocess.Popen(words, stdout=subprocess.PIPE, text=True, process_group=0))
     try:
         yield process
@@ -166,7 +166,7 @@ STOPS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=[
 
 
 @STOPS
-def test_a_signal_stops_a_service_in_order(number: signal.Signals) -> None:
+def test_a_signal_stops_a_service_cleanly(number: signal.Signals) -> None:
     with running("Quiet") as service:
         service.until("Ready")
         service.send(number)
@@ -175,7 +175,7 @@ def test_a_signal_stops_a_service_in_order(number: signal.Signals) -> None:
 
 
 @STOPS
-def test_a_signal_ends_a_service_that_waits_for_a_part_of_the_cloud(number: signal.Signals) -> None:
+def test_a_signal_ends_a_service_that_waits_for_the_database(number: signal.Signals) -> None:
     with running("StoreAway") as service:
         service.until("Waiting for")
         service.send(number)
@@ -183,18 +183,18 @@ def test_a_signal_ends_a_service_that_waits_for_a_part_of_the_cloud(number: sign
         assert service.lines[-1] == "Stopped before it was ready"
 
 
-def test_a_service_is_started_again_and_again_until_the_cloud_is_there_and_logs_little_meanwhile() -> None:
+def test_a_start_is_repeated_until_the_database_is_available_and_is_logged_once() -> None:
     with running("StoreAway", away=5) as service:
         service.until("Ready")
         assert service.lines.count("start") == 5
-        # What a start has begun before it failed is undone by a stop.
+        # After each failed start, the service is stopped.
         assert service.lines.count("stop") == 4
         assert [line for line in service.lines if line.startswith("Waiting")] == [
             "Waiting for what it starts with: The database of main cannot be reached: it is away."
         ]
 
 
-def test_a_start_that_hangs_is_ended_by_force_within_the_seconds_of_a_stop() -> None:
+def test_a_start_that_hangs_is_ended_by_force_after_the_time_for_a_stop() -> None:
     with running("StartHangs", stop_seconds=0.3) as service:
         service.until("start")
         service.send(signal.SIGTERM)
@@ -202,7 +202,7 @@ def test_a_start_that_hangs_is_ended_by_force_within_the_seconds_of_a_stop() -> 
         assert service.lines[-1] == "Not stopped within 0.3 s, and ended by force; at work: MainThread"
 
 
-def test_a_stop_that_hangs_is_ended_by_force_within_the_seconds_of_a_stop() -> None:
+def test_a_stop_that_hangs_is_ended_by_force_after_the_time_for_a_stop() -> None:
     with running("StopHangs", stop_seconds=0.3) as service:
         service.until("Ready")
         service.send(signal.SIGTERM)
@@ -210,7 +210,7 @@ def test_a_stop_that_hangs_is_ended_by_force_within_the_seconds_of_a_stop() -> N
         assert service.ended() == 1
 
 
-def test_threads_that_hang_after_the_stop_are_ended_by_force_as_well() -> None:
+def test_threads_that_hang_after_the_stop_are_ended_by_force() -> None:
     with running("ExitHangs", stop_seconds=0.3) as service:
         service.until("Ready")
         service.send(signal.SIGTERM)
@@ -219,7 +219,7 @@ def test_threads_that_hang_after_the_stop_are_ended_by_force_as_well() -> None:
         assert "ThreadPoolExecutor" in service.lines[-1]
 
 
-def test_the_second_signal_ends_a_service_at_once() -> None:
+def test_a_second_signal_ends_a_service_at_once() -> None:
     with running("StopHangs", stop_seconds=3600) as service:
         service.until("Ready")
         service.send(signal.SIGTERM)
@@ -229,7 +229,7 @@ def test_the_second_signal_ends_a_service_at_once() -> None:
 
 
 @pytest.mark.parametrize(("service", "printed"), [("Quiet", []), ("Reloading", ["reload"])])
-def test_sighup_ends_no_service_and_reloads_those_that_can(service: str, printed: list[str]) -> None:
+def test_sighup_reloads_a_service_that_can_reload_and_ends_no_service(service: str, printed: list[str]) -> None:
     with running(service) as process:
         process.until("Ready")
         process.send(signal.SIGHUP)
@@ -250,7 +250,7 @@ def test_a_process_has_ten_seconds_to_stop() -> None:
 
 
 class Systemd:
-    """The socket of a supervisor that speaks systemd's protocol, and the environment that names it."""
+    """The socket of a supervisor with systemd's protocol, named in the environment."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -272,7 +272,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Systemd
     supervisor.close()
 
 
-def test_the_supervisor_is_told_when_a_service_is_ready_reloads_and_stops(systemd: Systemd) -> None:
+def test_a_service_notifies_the_supervisor_when_it_is_ready_reloads_and_stops(systemd: Systemd) -> None:
     with running("Reloading") as service:
         assert systemd.next() == ["READY=1"]
         service.send(signal.SIGHUP)
@@ -284,7 +284,7 @@ def test_the_supervisor_is_told_when_a_service_is_ready_reloads_and_stops(system
         assert service.ended() == 0
 
 
-def test_a_service_that_waits_for_the_cloud_is_not_ready(systemd: Systemd) -> None:
+def test_a_service_that_waits_for_the_database_is_not_ready(systemd: Systemd) -> None:
     with running("StoreAway") as service:
         service.until("Waiting for")
         service.send(signal.SIGTERM)
@@ -294,19 +294,19 @@ def test_a_service_that_waits_for_the_cloud_is_not_ready(systemd: Systemd) -> No
         systemd.next()
 
 
-def test_signs_of_life_end_when_a_thread_that_must_live_has_died(
+def test_watchdog_notifications_end_when_a_watched_thread_has_died(
     systemd: Systemd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "200000")
-    with program("run(Mortal())") as service:
+    with program("run(WithThread())") as service:
         while systemd.next() != ["WATCHDOG=1"]:
             pass
         service.send(signal.SIGHUP)
         service.until("These threads have died")
-        assert service.lines[-1].endswith("mortal")
+        assert service.lines[-1].endswith("watched")
 
 
-def test_the_units_start_commands_that_there_are_with_options_that_they_have() -> None:
+def test_the_units_start_existing_commands_with_existing_options() -> None:
     shell = Shell()
     for unit in (Path(__file__).parents[3] / "etc/systemd").iterdir():
         parsed = configparser.ConfigParser(strict=False, interpolation=None)
@@ -324,39 +324,39 @@ def test_the_units_start_commands_that_there_are_with_options_that_they_have() -
 
 
 def started(process: Process, lines: int = 2) -> dict[str, int]:
-    """Return the process ids of the workers by name, once so many have started."""
+    """Wait for the lines of workers that have started, and return their process ids by name."""
     while len(found := [line.split() for line in process.lines if line.startswith("start ")]) < lines:
         process.lines.append(process.next())
     return {name: int(pid) for _, name, pid in found}
 
 
-def told(process: Process, what: str) -> list[str]:
+def workers_that(process: Process, what: str) -> list[str]:
     return sorted(line.split()[1] for line in process.lines if line.startswith(f"{what} "))
 
 
 @STOPS
-def test_a_signal_to_the_parent_stops_all_workers_in_order(number: signal.Signals) -> None:
+def test_a_signal_to_the_parent_stops_all_workers_cleanly(number: signal.Signals) -> None:
     with program("run_workers(Worker, 3)") as service:
         assert sorted(started(service, 3)) == ["one-1", "one-2", "one-3"]
         service.send(number)
         assert service.ended() == 0
-        assert told(service, "stop") == ["one-1", "one-2", "one-3"]
+        assert workers_that(service, "stop") == ["one-1", "one-2", "one-3"]
 
 
-def test_a_signal_to_all_processes_at_once_stops_the_workers_in_order_and_not_by_force() -> None:
+def test_a_signal_to_all_processes_at_once_stops_the_workers_cleanly() -> None:
     # As a terminal's Ctrl-C, and as systemd by default.
     with program("run_workers(Worker)") as service:
         started(service)
         os.killpg(service.process.pid, signal.SIGINT)
         assert service.ended() == 0
-        assert told(service, "stop") == ["one-1", "one-2"]
+        assert workers_that(service, "stop") == ["one-1", "one-2"]
 
 
 def test_a_second_signal_ends_the_workers_at_once() -> None:
     with program("run_workers(StopsNever, stop_seconds=3600)") as service:
         started(service)
         service.send(signal.SIGTERM)
-        while len(told(service, "stop")) < 2:
+        while len(workers_that(service, "stop")) < 2:
             service.lines.append(service.next())
         service.send(signal.SIGTERM)
         assert service.ended() == 1
@@ -366,11 +366,11 @@ def test_sighup_is_passed_on_to_all_workers() -> None:
     with program("run_workers(Worker)") as service:
         started(service)
         service.send(signal.SIGHUP)
-        while len(told(service, "reload")) < 2:
+        while len(workers_that(service, "reload")) < 2:
             service.lines.append(service.next())
         service.send(signal.SIGTERM)
         assert service.ended() == 0
-        assert told(service, "reload") == ["one-1", "one-2"]
+        assert workers_that(service, "reload") == ["one-1", "one-2"]
 
 
 def test_a_worker_that_dies_is_started_again_under_its_name() -> None:
@@ -382,7 +382,7 @@ def test_a_worker_that_dies_is_started_again_under_its_name() -> None:
         assert again["one-2"] != first["one-2"]
         service.send(signal.SIGTERM)
         assert service.ended() == 0
-        assert told(service, "stop") == ["one-1", "one-2"]
+        assert workers_that(service, "stop") == ["one-1", "one-2"]
         assert "Worker one-2 has ended with status 9, and is started again" in service.lines
 
 
@@ -390,17 +390,17 @@ def test_a_worker_that_fails_at_its_start_ends_the_service_with_its_status() -> 
     with program("run_workers(FailsAsTheSecond)") as service:
         assert service.ended() == 3
         assert "Worker one-2 has ended at its start with status 3; the others are stopped" in service.lines
-        # The other one may not have been ready yet.
-        assert told(service, "stop") in ([], ["one-1"])
+        # The other worker may not have been ready yet.
+        assert workers_that(service, "stop") in ([], ["one-1"])
 
 
-def test_workers_stop_in_order_when_their_parent_is_killed() -> None:
+def test_workers_stop_cleanly_when_their_parent_is_killed() -> None:
     with program("run_workers(Worker)") as service:
         started(service)
         service.send(signal.SIGKILL)
-        # What they print ends when they have ended.
+        # The output ends when all workers have ended.
         assert service.ended() == -signal.SIGKILL
-        assert told(service, "stop") == ["one-1", "one-2"]
+        assert workers_that(service, "stop") == ["one-1", "one-2"]
 
 
 def test_a_single_worker_is_the_process_itself() -> None:

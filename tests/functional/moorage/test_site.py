@@ -1,4 +1,4 @@
-"""The documentation is built as a site, and a search in it finds the cure for what somebody sees."""
+"""Test that the documentation is built as a site, and that its search finds the section about a symptom."""
 
 import json
 import re
@@ -21,7 +21,7 @@ Search = Callable[[str], list[str]]
 
 
 class Ids(HTMLParser):
-    """Collects what a link may lead to, and what a page loads."""
+    """Collects the anchors of a page, and the files that it loads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,13 +51,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def search(site: Path) -> Search:
-    """A search as the theme makes it: the same documents, words and weights."""
+    """Search with the documents, words and weights of the theme."""
     index = json.loads((site / "search/search_index.json").read_text())
     separator = re.compile(index["config"]["separator"])
     weights = {name: field["boost"] for name, field in index["config"]["fields"].items()}
 
     def words(text: str) -> str:
-        # The library separates at blanks and hyphens alone; a hyphen within a word stays one word in the browser.
+        # The library separates words at blanks and hyphens; in the browser, a hyphen does not separate words.
         return separator.sub(" ", re.sub(r"<[^>]+>", " ", text)).replace("-", "_")
 
     documents = [
@@ -65,7 +65,7 @@ def search(site: Path) -> Search:
     ]
     fields = [{"field_name": name, "boost": weights[name]} for name in ("title", "text")]
     found = lunr.lunr(ref="location", fields=fields, documents=documents)
-    # What a reader types are words, and no operators.
+    # Operators in the text of a reader are removed.
     return lambda text: [
         hit["ref"] for hit in found.search(re.sub(r"[+~^]", " ", " ".join(f"+{one}" for one in words(text).split())))
     ]
@@ -96,7 +96,7 @@ def test_a_search_finds_the_section_among_the_first_five(search: Search, typed: 
     assert found in search(typed)[:5]
 
 
-def test_each_alert_leads_to_its_own_section_of_the_built_runbook(site: Path) -> None:
+def test_the_url_of_each_alert_is_a_section_of_the_built_runbook(site: Path) -> None:
     groups = yaml.safe_load((REPOSITORY / "etc/prometheus/moorage.rules.yml").read_text())["groups"]
     ids = read(site / "operator/runbook/index.html").ids
     for rule in (rule for group in groups for rule in group["rules"]):
@@ -119,7 +119,7 @@ def test_each_option_has_a_section(site: Path) -> None:
     assert wanted <= ids
 
 
-def test_no_page_loads_anything_from_elsewhere_and_one_with_a_diagram_brings_what_draws_it(site: Path) -> None:
+def test_pages_load_nothing_from_other_servers_and_diagrams_have_their_script(site: Path) -> None:
     diagrams = 0
     for page in site.rglob("*.html"):
         loaded = read(page).loaded

@@ -1,12 +1,12 @@
-"""A service that is stopped in order says so, is not wrong after that, and nobody waits for it."""
+"""Test that a service which was stopped in order is shown as stopped, and that no command waits for it."""
 
-import time
 from pathlib import Path
 
 import pytest
 from support.scheduler.operator import Operator, operator_of_hosts
 from support.scheduler.rig import Rig
 
+from harness.cloud import wait_until
 from moorage import errors, ids
 from moorage.config import options
 from moorage.messages import ListServices
@@ -22,13 +22,10 @@ def states(operator: Operator) -> dict[tuple[str, str], str]:
 
 def begun(operator: Operator, service: SchedulerService | PlacementService, *awaited: tuple[str, str]) -> None:
     service.start()
-    end = time.monotonic() + 60
-    while not set(awaited) <= states(operator).keys():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_until(lambda: set(awaited) <= states(operator).keys(), "the reports of the service")
 
 
-def test_a_scheduler_that_is_stopped_is_shown_so_and_nobody_waits_for_it(operator: Operator) -> None:
+def test_a_stopped_scheduler_is_shown_as_stopped_and_no_command_waits_for_it(operator: Operator) -> None:
     conf = options.new(files=[operator.config_file])
     another = SchedulerService(conf, "two")
     begun(operator, another, ("scheduler", "two"), ("placement", "two"))
@@ -39,15 +36,12 @@ def test_a_scheduler_that_is_stopped_is_shown_so_and_nobody_waits_for_it(operato
     _status, lines, _said = operator.runs("status", "--timeout", "1")
     [line] = [line for line in lines if line["part"] == "scheduler two"]
     assert (line["state"], line["detail"].split(" ago")[0].rstrip("0123456789. s")) == ("ok", "stopped in order")
-    # It would otherwise be asked, and would have to answer.
+    # The command would otherwise wait for the confirmation of this scheduler.
     assert operator.types("host", "set", "host1", "--disable", "--timeout", "5")["disabled"]
     again = SchedulerService(options.new(files=[operator.config_file]), "two")
     again.start()
     try:
-        end = time.monotonic() + 60
-        while states(operator)["scheduler", "two"] != "up":
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        wait_until(lambda: states(operator)["scheduler", "two"] == "up", "the report of the scheduler")
     finally:
         again.stop()
 
@@ -59,16 +53,13 @@ def test_the_only_scheduler_reports_its_own_stop_to_the_placement_role_in_its_pr
         "one",
     )
     service.start()
-    end = time.monotonic() + 60
-    while len(rig.placement.call(ListServices())) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_until(lambda: len(rig.placement.call(ListServices())) == 2, "the reports of both roles")
     service.stop()
     assert [known.stopped for known in rig.placement.call(ListServices())] == [True, True]
     rig.close()
 
 
-def test_a_second_scheduler_of_one_name_does_not_start_and_leaves_the_first_alone(operator: Operator) -> None:
+def test_a_second_scheduler_of_a_name_does_not_start_and_does_not_affect_the_first(operator: Operator) -> None:
     second = SchedulerService(options.new(files=[operator.config_file]), "one")
     with pytest.raises(errors.ServiceNameTaken, match="Another service named one answers on scheduler: stop it, or"):
         second.start()

@@ -1,4 +1,4 @@
-"""`moorage db upgrade` of the records of cells, whose list is in a main schema that is not upgraded yet."""
+"""Test `moorage db upgrade` of cells while the main schema, which has the list of cells, is not upgraded yet."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def upgrade(config_file: Path, *words: str) -> int:
 
 
 @pytest.mark.parametrize("words", [["--cell", "west"], ["--schema", "cell"], ["--schema", "cell", "--dry-run"]])
-def test_cells_alone_are_refused_until_the_schema_that_lists_them_is_upgraded(
+def test_an_upgrade_of_only_cells_is_refused_until_the_main_schema_is_upgraded(
     config_file: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert upgrade(config_file, *words) == 1
@@ -39,7 +39,7 @@ def test_cells_alone_are_refused_until_the_schema_that_lists_them_is_upgraded(
     assert "The main schema is at revision main_0007 and this version needs" in said.err
 
 
-def test_a_dry_run_of_all_says_that_it_does_not_show_the_cells(
+def test_a_dry_run_of_all_schemas_warns_that_it_does_not_show_the_cells(
     config_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert upgrade(config_file, "--dry-run", "-f", "value", "-c", "schema") == 0

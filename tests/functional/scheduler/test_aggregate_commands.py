@@ -1,4 +1,4 @@
-"""`moorage aggregate …`, against a scheduler on an in-process bus."""
+"""Test the commands `moorage aggregate` with a scheduler on an in-process bus."""
 
 from support.scheduler.operator import Operator, operator_of_hosts
 
@@ -59,7 +59,7 @@ def test_a_table_has_a_line_for_each_key_and_each_host(operator: Operator) -> No
         assert [row for row in shown.splitlines() if line in row]
 
 
-def test_what_cannot_be_meant_is_refused_in_a_sentence(operator: Operator) -> None:
+def test_invalid_commands_are_refused_with_the_reason(operator: Operator) -> None:
     operator.types("aggregate", "create", "east", "--zone", "e")
     operator.types("aggregate", "create", "west", "--zone", "w")
     operator.types("aggregate", "add-host", "east", "host1")
@@ -83,7 +83,7 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(operator: Operator) -> No
         assert said in operator.is_refused("aggregate", *words)
 
 
-def test_what_is_missing_among_providers_is_listed_and_put_back(operator: Operator) -> None:
+def test_rows_that_are_missing_among_providers_are_listed_and_restored(operator: Operator) -> None:
     uuid = operator.types("aggregate", "create", "ssd")["uuid"]
     operator.types("aggregate", "add-host", "ssd", "host3")
     assert operator.types("aggregate", "sync") == []

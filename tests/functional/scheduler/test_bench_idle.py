@@ -1,4 +1,4 @@
-"""`moorage bench idle` in one process: what it shows, on a few hosts."""
+"""Test the output of `moorage bench idle` in one process, on a few hosts."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from moorage.cli.shell import main
 
 
-def test_a_cloud_at_rest_is_measured_by_process(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_has_the_processor_and_memory_use_of_each_process(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--hosts", "6", "--cells", "2", "--settle", "0.1", "--seconds", "1"]
     assert main(["bench", "idle", *words, "-f", "json"]) == 0
     figures = json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""`moorage bench select` in one process: what it shows, on a few hosts."""
+"""Test `moorage bench select` in one process, on a few hosts."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from moorage import errors
 from moorage.cli.shell import main
 
 
-def test_decisions_are_measured_on_hosts_that_are_nested_and_partly_full_with_some_requests_in_groups(
+def test_the_output_has_the_options_and_the_measured_claims(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     shape = ["--hosts", "24", "--occupancy", "50", "--groups", "0.5", "--nested", "--schedulers", "2"]
@@ -43,7 +43,7 @@ def test_groups_need_a_host_for_each_member(capsys: pytest.CaptureFixture[str]) 
         (["select", "--servers", "--database-url", "sqlite://"], "--servers starts servers of its own"),
     ],
 )
-def test_servers_that_do_not_go_together_are_refused_with_a_sentence(
+def test_contradictory_servers_are_refused_with_the_reason(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", *words]) != 0
@@ -52,7 +52,7 @@ def test_servers_that_do_not_go_together_are_refused_with_a_sentence(
 
 @pytest.fixture
 def cloud() -> Iterator[BenchCloud]:
-    """A cloud whose scheduler never follows the store by itself."""
+    """A cloud whose scheduler does not follow the change feed."""
     settings = {
         "fake_driver": host_settings(100.0, nested=False),
         "scheduler": {"view_max_age": 3600.0, "view_compare_interval": 3600.0, "host_down_after": 86400.0},
@@ -61,13 +61,13 @@ def cloud() -> Iterator[BenchCloud]:
         yield cloud
 
 
-def test_a_claim_that_the_store_refuses_to_a_decision_counts_as_a_conflict(cloud: BenchCloud) -> None:
+def test_a_claim_that_the_store_refuses_counts_as_a_conflict(cloud: BenchCloud) -> None:
     scheduler, request = cloud.client("scheduler"), Request(alternates=0)
     with cloud.conflicts() as conflicts:
         scheduler.call(request.message())
         assert conflicts() == 0
         cloud.stop_agents()
-        # All that is left of each host is taken behind the scheduler's back.
+        # The rest of each host is allocated, which the scheduler does not see.
         with pytest.raises(errors.CapacityExceeded):
             occupy(cloud.database, 100.0)
         occupy(cloud.database, 99.0)

@@ -1,4 +1,4 @@
-"""`moorage explain` on a cloud of fakes: for people, for scripts by its exit status, for machines by its JSON."""
+"""Test `moorage explain` on a cloud of fake hosts: its tables, its exit statuses and its JSON."""
 
 import argparse
 import json
@@ -30,7 +30,7 @@ class Typed:
         self.err = err
 
     @property
-    def told(self) -> Any:
+    def data(self) -> Any:
         return json.loads(self.out)
 
 
@@ -39,7 +39,7 @@ Types = Callable[..., Typed]
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[RunningCloud]:
-    """Four hosts of 16 VCPU and 32 GiB in two cells, one of them with a GPU; three instances of 2 VCPU on them."""
+    """Four hosts of 16 VCPU and 32 GiB in two cells, with GPUs as attributes, and three instances of 2 VCPU."""
     settings = {
         "scheduler": {"view_max_age": 0.0},
         "fake_driver": {"attributes": ['{"gpu": "t4"}', 'cell2-host-0002: {"gpu": "a100"}']},
@@ -78,86 +78,88 @@ def refused(cloud: RunningCloud) -> Instance:
     return instance
 
 
-# --- What is typed ----------------------------------------------------------------------------------------------------
+# --- Requests in arguments --------------------------------------------------------------------------------------------
 
 
-def test_a_request_that_finds_a_host_ends_with_0_and_says_where_its_weight_comes_from(types: Types) -> None:
+def test_a_request_that_finds_a_host_ends_with_0_and_shows_the_scores(types: Types) -> None:
     typed = types(*SIZE, "--what-if", "-f", "json")
     assert typed.status == 0
-    told = typed.told
-    assert (told["hosts"], told["feasible"]) == (4, 4)
-    assert told["chosen"] == told["top_hosts"][0]["host"]
-    assert {score["weigher"] for score in told["top_hosts"][0]["scores"]} >= {"ram", "cpu", "disk"}
-    assert told["what_if"]["more"] == 4 * 8 - 3
-    assert sum(told["what_if"]["cells"].values()) == told["what_if"]["more"]
+    shown = typed.data
+    assert (shown["hosts"], shown["feasible"]) == (4, 4)
+    assert shown["chosen"] == shown["top_hosts"][0]["host"]
+    assert {score["weigher"] for score in shown["top_hosts"][0]["scores"]} >= {"ram", "cpu", "disk"}
+    assert shown["what_if"]["more"] == 4 * 8 - 3
+    assert sum(shown["what_if"]["cells"].values()) == shown["what_if"]["more"]
 
 
-def test_a_request_that_finds_none_ends_with_1_and_reads_in_a_table(types: Types) -> None:
+def test_a_request_that_finds_no_host_ends_with_1_and_a_table_shows_the_reasons(types: Types) -> None:
     typed = types("--vcpus", "17", "--memory-mb", "64", "--host", "cell1-host-0001")
     assert typed.status == 1
     for words in ("NO VALID HOST", "0 of 4 hosts: 4 short of VCPU", "17 asked", "cell1-host-0001 has not enough room"):
         assert words in typed.out
-    assert types("--vcpus", "17", "--memory-mb", "64", "-f", "json").told["chosen"] is None
+    assert types("--vcpus", "17", "--memory-mb", "64", "-f", "json").data["chosen"] is None
 
 
-def test_a_host_that_is_not_the_best_is_told_of_beside_the_one_that_is(types: Types) -> None:
-    chosen = types(*SIZE, "-f", "json").told["top_hosts"]
+def test_a_named_host_that_is_not_chosen_is_compared_with_the_chosen_host(types: Types) -> None:
+    chosen = types(*SIZE, "-f", "json").data["top_hosts"]
     typed = types(*SIZE, "--host", chosen[-1]["host"])
     assert typed.status == 0
     assert f"behind {chosen[0]['host']}: " in typed.out
 
 
-def test_what_drivers_say_of_their_hosts_is_gone_by_and_told(types: Types) -> None:
+def test_attributes_of_hosts_are_used_and_shown(types: Types) -> None:
     typed = types(*SIZE, "--extra-spec", "capabilities:gpu=a100", "--host", "cell1-host-0001", "-f", "json")
-    assert (typed.told["feasible"], typed.told["chosen"]) == (1, "cell2-host-0002")
-    assert typed.told["named_hosts"]["cell1-host-0001"] == (
+    assert (typed.data["feasible"], typed.data["chosen"]) == (1, "cell2-host-0002")
+    assert typed.data["named_hosts"]["cell1-host-0001"] == (
         "does not meet the flavor's capabilities:gpu=a100, but says 't4'"
     )
 
 
-def test_a_request_spec_in_a_file_is_asked_for(types: Types, tmp_path: Path) -> None:
+def test_a_request_spec_is_read_from_a_file(types: Types, tmp_path: Path) -> None:
     file = tmp_path / "spec.json"
     file.write_text(json.dumps(encode(HUGE)))
     assert types("--spec", str(file)).status == 1
 
 
-# --- What is on record ------------------------------------------------------------------------------------------------
+# --- Recorded instances and requests ----------------------------------------------------------------------------------
 
 
-def test_a_refused_instance_is_told_of_as_it_was_refused_and_anew_if_wanted(types: Types, refused: Instance) -> None:
+def test_a_refused_instance_is_shown_with_its_stored_explanation_or_with_a_new_one(
+    types: Types, refused: Instance
+) -> None:
     typed = types("--instance", refused.uuid, "-f", "json")
     assert typed.status == 1
     assert refused.explanation is not None
-    assert typed.told["why"] == refused.explanation.summary()
-    assert "when it was refused" in typed.told["asked"]
-    assert types("--instance", refused.uuid, "--now", "-f", "json").told["asked"] == "now"
+    assert typed.data["why"] == refused.explanation.summary()
+    assert "when it was refused" in typed.data["asked"]
+    assert types("--instance", refused.uuid, "--now", "-f", "json").data["asked"] == "now"
     by_request = types("--request-id", "too-large", "-f", "json")
-    assert (by_request.status, by_request.told["instance"]) == (1, refused.uuid)
+    assert (by_request.status, by_request.data["instance"]) == (1, refused.uuid)
 
 
-def test_a_refused_instance_is_asked_for_anew_in_another_size(types: Types, refused: Instance) -> None:
+def test_a_refused_instance_is_explained_again_in_another_size(types: Types, refused: Instance) -> None:
     for source in (("--instance", refused.uuid), ("--request-id", "too-large")):
         typed = types(*source, *SIZE, "-f", "json")
-        assert (typed.status, typed.told["asked"]) == (0, "now")
+        assert (typed.status, typed.data["asked"]) == (0, "now")
 
 
-def test_nothing_is_shown_as_nothing_to_people_and_as_null_to_machines(types: Types, refused: Instance) -> None:
+def test_a_missing_value_is_empty_in_a_table_and_null_in_json(types: Types, refused: Instance) -> None:
     assert "None" not in types("--instance", refused.uuid).out
-    assert types("--instance", refused.uuid, "-f", "json").told["on_host"] is None
+    assert types("--instance", refused.uuid, "-f", "json").data["on_host"] is None
 
 
-def test_a_placed_instance_is_told_of_as_if_it_were_to_be_placed_now(cloud: RunningCloud, types: Types) -> None:
+def test_a_placed_instance_is_explained_as_if_it_were_placed_now(cloud: RunningCloud, types: Types) -> None:
     uuid = ids.derived("demo", cloud.plan.seed, "instance", 0)
     host = cloud.client("conductor").call(ShowInstance(instance_uuid=uuid)).host
     typed = types("--instance", uuid, "-f", "json")
     assert typed.status == 0
-    assert host in typed.told["named_hosts"]
+    assert host in typed.data["named_hosts"]
     moving = types("--instance", uuid, "--moving", "live-migration", "-f", "json")
     assert moving.status == 0
-    assert moving.told["named_hosts"][host].startswith("is the host that the server is to leave")
+    assert moving.data["named_hosts"][host].startswith("is the host that the server is to leave")
 
 
-def test_instance_show_says_it_in_one_line_and_how_to_hear_more(
+def test_instance_show_has_a_summary_and_the_command_for_the_whole_explanation(
     cloud: RunningCloud, types: Types, refused: Instance, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
@@ -167,7 +169,7 @@ def test_instance_show_says_it_in_one_line_and_how_to_hear_more(
     assert shown["explained_by"] == f"moorage explain --instance {refused.uuid}"
 
 
-# --- Bad input --------------------------------------------------------------------------------------------------------
+# --- Invalid input and failures ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -195,7 +197,7 @@ def test_instance_show_says_it_in_one_line_and_how_to_hear_more(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_bad_input_is_named_and_ends_with_2(types: Types, words: tuple[str, ...], named: str) -> None:
+def test_invalid_input_is_named_and_ends_with_2(types: Types, words: tuple[str, ...], named: str) -> None:
     typed = types(*words)
     assert typed.status == 2
     assert named in typed.err
@@ -228,7 +230,7 @@ class OutOfInk(Explain):
         raise RuntimeError("out of ink")
 
 
-def test_a_fault_of_the_command_itself_is_neither_yes_nor_no(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_command_itself_ends_with_3(capsys: pytest.CaptureFixture[str]) -> None:
     shell = Shell()
     shell.options = argparse.Namespace(debug=False)
     command = OutOfInk(shell, None, "explain")
@@ -236,7 +238,7 @@ def test_a_fault_of_the_command_itself_is_neither_yes_nor_no(capsys: pytest.Capt
     assert capsys.readouterr().err == "It could not be found out: RuntimeError: out of ink\n"
 
 
-def test_a_scheduler_that_does_not_answer_is_neither_yes_nor_no(
+def test_without_an_answer_of_a_scheduler_the_command_ends_with_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "moorage.conf"

@@ -1,4 +1,4 @@
-"""A plug-in that does not come to an end costs its request some seconds, and the scheduler nothing: it is named."""
+"""Test that a plug-in which never answers fails its request by name after a time-out, and no other request."""
 
 import threading
 import time
@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 from support.scheduler.builders import select
 from support.scheduler.installed_packages import Install
-from support.scheduler.operator import Operator
+from support.scheduler.operator import Operator, report_scheduler
 from support.scheduler.rig import Rig
 
 from harness.cloud import wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Bus
 from moorage.config import options
-from moorage.messages import ListHosts, ReportService, ShowPolicy
-from moorage.model.inspection import ServiceReport
+from moorage.messages import ListHosts, ShowPolicy
 from scheduler.service import SchedulerService
 
 _MODULE = """
@@ -70,6 +69,8 @@ _CONNECTING = "import time\nwhile True:\n    time.sleep(0.001)\n"
 
 
 class Stage:
+    """A scheduler with plug-ins that hang if a hint of the request says so."""
+
     def __init__(self, folder: Path, name: str) -> None:
         self.rig = Rig(f"sqlite:///{folder}/main.sqlite")
         self.rig.add_hosts([1, 2])
@@ -125,18 +126,18 @@ def hanging(request_id: str, how: str = "waits") -> Any:
 
 
 @pytest.mark.parametrize("how", ["waits", "loops"])
-def test_a_plugin_that_never_answers_is_a_typed_error_that_names_it(stage: Stage, how: str) -> None:
+def test_a_request_whose_plugin_never_answers_fails_with_the_name_of_the_plugin(stage: Stage, how: str) -> None:
     scheduler = stage.start().client("scheduler")
     with pytest.raises(errors.SlowPlugin, match=r"The filter hung has not answered within 0.7 seconds"):
         scheduler.call(hanging("r1", how))
     policy = scheduler.call(ShowPolicy())
     assert policy.broken == {"filter hung": 1}
     assert policy.breaking == ("filter hung",)
-    assert stage.rig.audit().holders == (), "a decision that was given up has claimed"
+    assert stage.rig.audit().holders == (), "a failed decision has claimed"
     assert len(scheduler.call(select("r2"))) == 1
 
 
-def test_while_several_threads_hang_in_a_plugin_it_is_not_asked_and_everything_else_is_answered(stage: Stage) -> None:
+def test_a_plugin_in_which_threads_hang_is_not_called_and_other_requests_are_answered(stage: Stage) -> None:
     client = stage.start().client("scheduler")
 
     def refused(number: int) -> float:
@@ -148,9 +149,9 @@ def test_while_several_threads_hang_in_a_plugin_it_is_not_asked_and_everything_e
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(refused, range(6)))
     assert len(__import__(stage.name).ASKED) <= 5
-    assert refused(99) < 0.6, "a plug-in in which threads hang was waited for"
+    assert refused(99) < 0.6, "the scheduler has waited for a plug-in in which threads hang"
     assert len(client.call(ListHosts())) == 2
-    # Whoever needs the plug-in is refused, until a thread comes back.
+    # Requests that need the plug-in fail until one of its threads has returned.
     with pytest.raises(errors.SlowPlugin):
         client.call(select("r100"))
     __import__(stage.name).GO_ON.set()
@@ -165,14 +166,14 @@ def test_while_several_threads_hang_in_a_plugin_it_is_not_asked_and_everything_e
             return
 
 
-def test_with_skip_the_request_is_decided_without_it(stage: Stage) -> None:
+def test_with_skip_a_request_is_decided_without_the_plugin(stage: Stage) -> None:
     scheduler = stage.start(broken_plugin="skip").client("scheduler")
     assert len(scheduler.call(hanging("r1"))) == 1
     assert scheduler.call(ShowPolicy()).breaking == ()
     assert scheduler.call(ShowPolicy()).broken["filter hung"] >= 1
 
 
-def test_a_plugin_that_takes_its_time_is_shown_with_the_longest(stage: Stage) -> None:
+def test_a_slow_plugin_is_shown_with_its_longest_time(stage: Stage) -> None:
     scheduler = stage.start(plugin_timeout="20").client("scheduler")
     scheduler.call(hanging("r1", "dawdles"))
     [(plugin, seconds)] = scheduler.call(ShowPolicy()).slow.items()
@@ -181,13 +182,12 @@ def test_a_plugin_that_takes_its_time_is_shown_with_the_longest(stage: Stage) ->
 
 def plugins_in_status(stage: Stage, capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
     """Return the state and the detail of each line for plug-ins that an operator is shown."""
-    report = ServiceReport(name="one", kind="scheduler", machine="m", version="1")
-    stage.bus.client("placement").call(ReportService(request_id=ids.fresh(), service=report))
+    report_scheduler(stage.bus, "one")
     _status, lines, _said = Operator(stage.folder / "moorage.conf", capsys, stage.rig).runs("status", "--timeout", "2")
     return [(line["state"], line["detail"]) for line in lines if line["part"] == "plug-ins of one"]
 
 
-def test_the_status_is_well_with_slow_plugins_and_has_the_longest_answer_of_each(
+def test_the_status_is_ok_with_slow_plugins_and_shows_the_longest_time_of_each(
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     filters = "compute, resources, hung, dawdling"
@@ -200,7 +200,7 @@ def test_the_status_is_well_with_slow_plugins_and_has_the_longest_answer_of_each
     assert plugins_in_status(stage, capsys) == [("ok", f"slowest answers: {shown}")]
 
 
-def test_the_status_has_how_long_a_plugin_was_waited_for_that_never_answered(
+def test_the_status_shows_how_long_the_scheduler_waited_for_a_plugin_that_never_answered(
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scheduler = stage.start().client("scheduler")
@@ -213,7 +213,7 @@ def test_the_status_has_how_long_a_plugin_was_waited_for_that_never_answered(
     assert plugins_in_status(stage, capsys) == [("ok", since)]
 
 
-def test_without_a_limit_a_plugin_may_take_as_long_as_it_likes(stage: Stage) -> None:
+def test_without_a_timeout_a_plugin_may_take_any_time(stage: Stage) -> None:
     bus = stage.start(plugin_timeout="0")
     answered: list[Any] = []
     asking = threading.Thread(target=lambda: answered.append(bus.client("scheduler").call(hanging("r1"))))
@@ -226,9 +226,7 @@ def test_without_a_limit_a_plugin_may_take_as_long_as_it_likes(stage: Stage) -> 
 
 
 @pytest.mark.parametrize("limit", ["0.7", "0"])
-def test_a_plugin_that_looks_at_more_than_the_host_is_asked_about_all_hosts_at_each_decision(
-    stage: Stage, limit: str
-) -> None:
+def test_a_plugin_is_called_for_all_hosts_at_each_decision(stage: Stage, limit: str) -> None:
     scheduler = stage.start(plugin_timeout=limit).client("scheduler")
     scheduler.call(select("r1"))
     __import__(stage.name).CLOSED.set()
@@ -246,7 +244,7 @@ def test_a_plugin_that_looks_at_more_than_the_host_is_asked_about_all_hosts_at_e
         ({"enabled_filters": "compute, connecting"}, "filter connecting"),
     ],
 )
-def test_a_scheduler_does_not_start_with_a_plugin_that_never_comes_to_be_and_names_it(
+def test_a_scheduler_with_a_plugin_that_cannot_be_created_in_time_does_not_start_and_names_it(
     stage: Stage, install: Install, settings: dict[str, str], plugin: str
 ) -> None:
     name = f"{stage.name}_connecting"
@@ -258,7 +256,7 @@ def test_a_scheduler_does_not_start_with_a_plugin_that_never_comes_to_be_and_nam
     service.stop()
 
 
-def test_a_plugin_that_is_not_enabled_and_cannot_be_imported_in_time_is_no_reason_not_to_start(
+def test_a_scheduler_starts_although_a_disabled_plugin_cannot_be_imported_in_time(
     stage: Stage, install: Install, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = f"{stage.name}_connecting"
@@ -269,7 +267,7 @@ def test_a_plugin_that_is_not_enabled_and_cannot_be_imported_in_time_is_no_reaso
     assert "the filter connecting" in caplog.text
 
 
-def test_a_reload_with_a_plugin_that_never_comes_to_be_leaves_the_old_policy_in_force(stage: Stage) -> None:
+def test_a_reload_with_a_plugin_that_cannot_be_created_in_time_keeps_the_old_policy(stage: Stage) -> None:
     scheduler = stage.start(plugin_timeout="20").client("scheduler")
     service = stage.service
     assert service is not None
@@ -279,7 +277,7 @@ def test_a_reload_with_a_plugin_that_never_comes_to_be_leaves_the_old_policy_in_
     reloading = threading.Thread(target=service.reload)
     reloading.start()
     wait_until(lambda: asked == ["built"])
-    # It is answered while the reload waits for the constructor.
+    # The scheduler answers while the reload waits for the constructor.
     assert scheduler.call(ShowPolicy()).refused is None
     assert reloading.is_alive()
     reloading.join(20)
@@ -287,5 +285,5 @@ def test_a_reload_with_a_plugin_that_never_comes_to_be_leaves_the_old_policy_in_
     assert policy.fingerprint == before.fingerprint
     assert policy.refused is not None
     assert "the filter building" in policy.refused.reason
-    assert policy.broken == {}, "a plug-in that is not in force is counted as broken"
+    assert policy.broken == {}, "a plug-in that is not in the policy is counted as broken"
     assert len(scheduler.call(select("r1"))) == 1

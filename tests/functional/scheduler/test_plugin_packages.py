@@ -1,4 +1,4 @@
-"""Plug-in packages of two operators, installed into an environment of their own: one is sound, one is broken."""
+"""Test a correct and a broken package of plug-ins, installed into a virtual environment."""
 
 import json
 import os
@@ -19,7 +19,7 @@ SECONDS = 240
 
 
 class Environment:
-    """A fresh virtual environment that sees what this one has installed, and nothing else."""
+    """A new virtual environment that also has the packages of this one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,7 +40,7 @@ class Environment:
         return copy
 
     def run(self, *arguments: str, folder: Path | None = None) -> str:
-        """Run its Python and return what it has printed."""
+        """Run its Python and return the output."""
         return self._run([str(self.python), *arguments], folder)
 
     def _run(self, command: list[str], folder: Path | None = None) -> str:
@@ -62,41 +62,41 @@ def racks(environment: Environment) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(environment: Environment, racks: Path) -> dict[str, Any]:
-    """Return the answers of a cloud that has the plug-ins of both packages."""
+def answers(environment: Environment, racks: Path) -> dict[str, Any]:
+    """Return the answers of a cloud with the plug-ins of both packages."""
     environment.install(PACKAGES / "leaky")
     found: dict[str, Any] = json.loads(environment.run(str(PACKAGES / "cloud_with_plugins.py")))
     return found
 
 
 @pytest.mark.timeout(2 * SECONDS)
-def test_the_samples_own_tests_pass_where_it_is_installed(environment: Environment, racks: Path) -> None:
+def test_the_tests_of_the_sample_package_pass_where_it_is_installed(environment: Environment, racks: Path) -> None:
     assert "passed" in environment.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", folder=racks)
 
 
 @pytest.mark.timeout(2 * SECONDS)
-def test_a_cloud_goes_by_the_plugins_of_an_installed_package(told: dict[str, Any]) -> None:
-    assert told["plain"]["host"] == told["powerful"]
-    assert "rack_power" in told["plain"]["weighers"]
-    assert told["rack"]["error"] == "NoValidHost"
-    assert "in another rack" in told["rack"]["text"]
-    assert (told["no rack"]["error"], told["tin"]["error"]) == ("InvalidRequest", "InvalidRequest")
-    assert "'tin' is none of gold, silver" in told["tin"]["text"]
+def test_a_cloud_uses_the_plugins_of_an_installed_package(answers: dict[str, Any]) -> None:
+    assert answers["plain"]["host"] == answers["powerful"]
+    assert "rack_power" in answers["plain"]["weighers"]
+    assert answers["rack"]["error"] == "NoValidHost"
+    assert "in another rack" in answers["rack"]["text"]
+    assert (answers["no rack"]["error"], answers["tin"]["error"]) == ("InvalidRequest", "InvalidRequest")
+    assert "'tin' is none of gold, silver" in answers["tin"]["text"]
 
 
 @pytest.mark.timeout(2 * SECONDS)
-def test_a_broken_plugin_is_named_and_fails_only_what_it_is_asked_about(told: dict[str, Any]) -> None:
-    leak, drip = told["leak"], told["drip"]
+def test_a_broken_plugin_is_named_and_fails_only_the_requests_that_use_it(answers: dict[str, Any]) -> None:
+    leak, drip = answers["leak"], answers["drip"]
     assert (leak["error"], leak["plugin"]) == ("BrokenPlugin", "leaky_filter")
     assert (drip["error"], drip["plugin"]) == ("BadPluginValue", "leaky_weigher")
-    assert told["afterwards"]["host"] == told["powerful"]
+    assert answers["afterwards"]["host"] == answers["powerful"]
 
 
 @pytest.mark.timeout(2 * SECONDS)
-def test_a_broken_plugin_is_left_out_of_a_request_where_that_is_configured_and_every_answer_says_so(
-    told: dict[str, Any],
+def test_a_broken_plugin_is_skipped_if_so_configured_and_each_answer_names_it(
+    answers: dict[str, Any],
 ) -> None:
-    skip, powerful = told["skip"], told["powerful"]
+    skip, powerful = answers["skip"], answers["powerful"]
     assert (skip["leak"]["host"], skip["drip"]["host"]) == (powerful, powerful)
     assert list(skip["leak"]["skipped"]) == ["filter leaky_filter"]
     assert "ZeroDivisionError" in skip["leak"]["skipped"]["filter leaky_filter"]

@@ -1,4 +1,4 @@
-"""A scheduler's policy: shown as it is, replaced whole while decisions are made, and refused whole."""
+"""Test that the policy of a scheduler is shown, and that a reload replaces it as a whole or not at all."""
 
 import logging
 import threading
@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 from support.scheduler.builders import select, spec
-from support.scheduler.operator import Operator
+from support.scheduler.operator import Operator, report_scheduler
 from support.scheduler.rig import Rig
 
 from moorage import errors, ids, metrics
 from moorage.bus.bus import Bus
 from moorage.cli.shell import main
 from moorage.config import options
-from moorage.messages import ExplainRequest, ReportService, ShowPolicy
+from moorage.messages import ExplainRequest, ShowPolicy
 from moorage.model import Explanation
-from moorage.model.inspection import ServiceReport
 from scheduler.service import SchedulerService
 
-#: Two policies of which no part is the same.
+#: Two policies that differ in each part.
 ONE = {
     "scheduler": {"enabled_filters": "compute,resources", "enabled_weighers": "ram,cpu", "host_subset_size": "1"},
     "weighers": {"ram_weight_multiplier": "2.0"},
@@ -39,7 +38,7 @@ Settings = dict[str, dict[str, str]]
 
 
 class Configured:
-    """A store of three hosts, and schedulers that are configured by files of their own."""
+    """A store with three hosts, and schedulers, each with its own configuration file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -89,8 +88,8 @@ def configured(tmp_path: Path) -> Iterator[Configured]:
     configured.close()
 
 
-def by_what(explanation: Explanation) -> tuple[Any, ...]:
-    """Return the filters and the weighers with multipliers that a decision has used, from its explanation."""
+def plugins_of(explanation: Explanation) -> tuple[Any, ...]:
+    """Return the filters and the weighers with multipliers of a decision, from its explanation."""
     scores = explanation.top_hosts[0].scores
     return [each.name for each in explanation.filters], [(each.weigher, each.multiplier) for each in scores]
 
@@ -99,7 +98,7 @@ BY_ONE = (["compute", "resources"], [("ram", 2.0), ("cpu", 1.0)])
 BY_OTHER = (["destination", "availability_zone", "resources"], [("disk", -1.0)])
 
 
-def test_a_policy_is_told_with_its_plugins_in_order_and_their_options(configured: Configured) -> None:
+def test_a_policy_is_shown_with_its_plugins_in_order_and_their_options(configured: Configured) -> None:
     configured.write("one", {**ONE, "scheduler": {**ONE["scheduler"], "enabled_filters": "resources,io_ops,compute"}})
     configured.start()
     policy = configured.policy()
@@ -111,13 +110,13 @@ def test_a_policy_is_told_with_its_plugins_in_order_and_their_options(configured
     assert (policy.refused, policy.needs_restart) == (None, ())
 
 
-def test_each_decision_is_made_by_one_policy_whatever_is_reloaded_meanwhile(configured: Configured) -> None:
+def test_each_decision_uses_one_policy_although_policies_are_reloaded_meanwhile(configured: Configured) -> None:
     service, ended = configured.start(), threading.Event()
     seen: list[tuple[Any, ...]] = []
 
     def decide() -> None:
         while not ended.is_set():
-            seen.append(by_what(configured.explains()))
+            seen.append(plugins_of(configured.explains()))
 
     threads = [threading.Thread(target=decide) for _ in range(3)]
     for thread in threads:
@@ -127,8 +126,8 @@ def test_each_decision_is_made_by_one_policy_whatever_is_reloaded_meanwhile(conf
             before = len(seen)
             configured.write("one", OTHER if turn % 2 == 0 else ONE)
             service.reload()
-            # Whatever begins from now on goes by what has been reloaded.
-            assert by_what(configured.explains()) == (BY_OTHER if turn % 2 == 0 else BY_ONE)
+            # Each decision that begins after the reload uses the new policy.
+            assert plugins_of(configured.explains()) == (BY_OTHER if turn % 2 == 0 else BY_ONE)
             assert len(seen) >= before
     finally:
         ended.set()
@@ -152,12 +151,12 @@ def test_each_decision_is_made_by_one_policy_whatever_is_reloaded_meanwhile(conf
         ({"scheduler": {"enabled_request_filters": "pci"}, "request_filters": {"pci_alias": "{"}}, "pci_alias"),
     ],
 )
-def test_a_configuration_that_is_wrong_is_refused_whole_and_the_policy_stays(
+def test_an_invalid_configuration_is_refused_as_a_whole_and_the_policy_stays(
     configured: Configured, caplog: pytest.LogCaptureFixture, wrong: Settings, reason: str
 ) -> None:
     service = configured.start()
     before = configured.policy()
-    # Beside what is wrong stands what would have been right.
+    # The file also has a valid change.
     right = {"enabled_request_filters": "extra_specs", **wrong.get("scheduler", {})}
     configured.write("one", {**wrong, "scheduler": right})
     with caplog.at_level(logging.ERROR):
@@ -168,26 +167,26 @@ def test_a_configuration_that_is_wrong_is_refused_whole_and_the_policy_stays(
     after = configured.policy()
     assert (after.fingerprint, after.filters, after.weighers) == (before.fingerprint, before.filters, before.weighers)
     assert reason in after.refused.reason
-    assert by_what(configured.explains()) == BY_ONE
+    assert plugins_of(configured.explains()) == BY_ONE
     configured.write("one", OTHER)
     service.reload()
     assert configured.policy().refused is None
 
 
-def test_what_needs_a_restart_is_named(configured: Configured, caplog: pytest.LogCaptureFixture) -> None:
+def test_options_that_need_a_restart_are_named(configured: Configured, caplog: pytest.LogCaptureFixture) -> None:
     service = configured.start()
     configured.write("one", {**OTHER, "rpc": {"threads": "3"}, "conductor": {"connection": "sqlite:///secret"}})
     with caplog.at_level(logging.WARNING):
         service.reload()
     assert configured.policy().needs_restart == ("[conductor] connection", "[rpc] threads")
-    assert by_what(configured.explains()) == BY_OTHER
+    assert plugins_of(configured.explains()) == BY_OTHER
     assert "not taken before a restart: [conductor] connection, [rpc] threads" in caplog.text
     assert "secret" not in caplog.text
 
 
-def test_the_name_that_a_service_gives_its_log_needs_no_restart(configured: Configured) -> None:
+def test_the_name_of_a_service_in_its_log_needs_no_restart(configured: Configured) -> None:
     conf = options.new(files=[configured.file("one")])
-    # As setting up the log of a process does.
+    # The set-up of the log of a process does the same.
     conf.set_default("log_service_name", "scheduler.one")
     service = SchedulerService(conf, "one")
     configured.services.append(service)
@@ -197,28 +196,27 @@ def test_the_name_that_a_service_gives_its_log_needs_no_restart(configured: Conf
     assert configured.policy().needs_restart == ()
 
 
-def test_whoever_asks_why_is_told_that_a_plugin_is_broken_and_who_must_act(
+def test_an_explanation_with_a_broken_plugin_names_it_and_the_remedy(
     configured: Configured, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics = {"scheduler": {"enabled_weighers": "metrics"}, "weighers": {"metrics_weight_setting": "load=-1.0"}}
     configured.write("one", metrics)
     configured.start()
     operator = Operator(configured.file("one"), capsys, configured.rig)
-    status, shown, said = operator.runs("explain", "--vcpus", "1", "--memory-mb", "1")
+    status, shown, output = operator.runs("explain", "--vcpus", "1", "--memory-mb", "1")
 
     assert (status, shown) == (3, None)
-    assert "The weigher metrics cannot use a value that it was given: its score of host" in said
-    assert "correct it there" in said
+    assert "The weigher metrics cannot use a value that it was given: its score of host" in output
+    assert "correct it there" in output
 
 
-def test_the_status_is_wrong_while_a_plugin_breaks_every_request_and_only_so_long(
+def test_the_status_is_wrong_until_a_request_is_decided_after_a_plugin_has_failed(
     configured: Configured, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = {"scheduler": {"enabled_weighers": "metrics"}, "weighers": {"metrics_weight_setting": "load=-1.0"}}
     configured.write("one", broken)
     service = configured.start()
-    report = ServiceReport(name="one", kind="scheduler", machine="m", version="1")
-    configured.bus.client("placement").call(ReportService(request_id=ids.fresh(), service=report))
+    report_scheduler(configured.bus, "one")
     operator = Operator(configured.file("one"), capsys, configured.rig)
 
     def line() -> tuple[str, str]:
@@ -236,7 +234,7 @@ def test_the_status_is_wrong_while_a_plugin_breaks_every_request_and_only_so_lon
     assert line() == ("ok", since)
 
 
-def test_a_table_of_policies_has_a_column_for_each_scheduler_and_says_once_what_several_have(
+def test_a_table_of_policies_has_a_column_for_each_scheduler_and_shows_equal_parts_once(
     configured: Configured, capsys: pytest.CaptureFixture[str]
 ) -> None:
     operator = Operator(configured.file("one"), capsys, configured.rig)
@@ -245,8 +243,7 @@ def test_a_table_of_policies_has_a_column_for_each_scheduler_and_says_once_what_
     configured.write("two", {**more, "scheduler": {**more["scheduler"], "enabled_weighers": "build_failure"}})
     for name in ("one", "two"):
         configured.start(name)
-        report = ServiceReport(name=name, kind="scheduler", machine="m", version="1")
-        configured.bus.client("placement").call(ReportService(request_id=ids.fresh(), service=report))
+        report_scheduler(configured.bus, name)
     assert main(["--config-file", str(operator.config_file), "scheduler", "config", "show"]) == 1
     rows = [
         [cell.strip() for cell in line.strip("|\n").split("|")]
@@ -263,13 +260,13 @@ def test_a_table_of_policies_has_a_column_for_each_scheduler_and_says_once_what_
 
 
 def reload_refused(service: SchedulerService) -> float:
-    """Return the value of the metric that tells whether the last reload was refused."""
+    """Return the value of the metric that is 1 if the last reload was refused."""
     [sample] = service.samplers()["policy"]()
     assert sample.gauge.name == "moorage_reload_refused"
     return sample.value
 
 
-def test_a_port_of_the_command_line_is_no_change_of_the_file(configured: Configured) -> None:
+def test_a_port_from_the_command_line_is_not_a_changed_option(configured: Configured) -> None:
     service = configured.start("one")
     configured.write("one", {**ONE, "service": {"metrics_port": "9999", "report_interval": "7.0"}})
     service.reload()
@@ -277,7 +274,7 @@ def test_a_port_of_the_command_line_is_no_change_of_the_file(configured: Configu
     assert shown.needs_restart == ("[service] report_interval",)
 
 
-def test_counters_that_alerts_wait_for_are_there_before_they_count(configured: Configured) -> None:
+def test_counters_of_alerts_exist_before_their_first_count(configured: Configured) -> None:
     configured.start("one")
     for name, labels in (
         ("moorage_reconciler_actions_total", {"outcome": "released"}),
@@ -288,15 +285,14 @@ def test_counters_that_alerts_wait_for_are_there_before_they_count(configured: C
         assert metrics.REGISTRY.get_sample_value(name, labels) is not None, name
 
 
-def test_the_policies_of_all_schedulers_are_shown_and_differences_pointed_out(
+def test_the_policies_of_all_schedulers_are_shown_with_their_differences(
     configured: Configured, capsys: pytest.CaptureFixture[str]
 ) -> None:
     operator = Operator(configured.file("one"), capsys, configured.rig)
     configured.write("two", ONE)
     one, _two = configured.start("one"), configured.start("two")
     for name in ("one", "two"):
-        report = ServiceReport(name=name, kind="scheduler", machine="m", version="1")
-        configured.bus.client("placement").call(ReportService(request_id=ids.fresh(), service=report))
+        report_scheduler(configured.bus, name)
     shown = operator.types("scheduler", "config", "show")
     assert [each["scheduler"] for each in shown] == ["one", "two"]
     assert shown[0]["policy"] == shown[1]["policy"]

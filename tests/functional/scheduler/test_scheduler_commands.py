@@ -1,20 +1,18 @@
-"""`moorage host list`, `moorage host set` and `moorage host delete`, against a scheduler on an in-process bus."""
+"""Test `moorage host list`, `host set` and `host delete` with a scheduler on an in-process bus."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from support.scheduler.builders import select
-from support.scheduler.operator import Operator, operator_of_hosts
+from support.scheduler.operator import Operator, operator_of_hosts, report_scheduler
 
+from harness.cloud import wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Bus
 from moorage.cli import lists
 from moorage.config import options
-from moorage.messages import ReportService
-from moorage.model.inspection import ServiceReport
 from scheduler.service import SchedulerService
 
 operator = operator_of_hosts
@@ -31,7 +29,7 @@ def test_hosts_are_listed_with_the_names_of_their_cells(operator: Operator) -> N
     assert {(host["instances"], host["io_ops"], host["failed_builds"]) for host in listed} == {(0, 0, 0.0)}
 
 
-def test_hosts_are_listed_with_what_is_used_of_them_and_without_it_while_the_placement_role_is_away(
+def test_hosts_are_listed_with_their_usage_or_without_it_while_the_placement_role_is_away(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert all(host["vcpus"]["total"] > host["vcpus"]["used"] == 0 for host in operator.types("host", "list"))
@@ -45,9 +43,10 @@ def test_hosts_are_listed_with_what_is_used_of_them_and_without_it_while_the_pla
     assert "What is used of the hosts is not known" in said
 
 
-def test_hosts_are_listed_and_changed_while_nobody_serves_the_placement_role(
-    operator_of_hosts: Operator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_hosts_are_listed_and_changed_without_a_placement_role(
+    operator_of_hosts: Operator, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("moorage.cli.clients._GRACE", 0.1)
     config_file = tmp_path / "alone.conf"
     url = operator_of_hosts.rig.url
     config_file.write_text(
@@ -63,7 +62,7 @@ def test_hosts_are_listed_and_changed_while_nobody_serves_the_placement_role(
     assert operator.types("host", "set", "host1", "--forced-down")["forced_down"] is True
     operator.types("aggregate", "create", "west")
     assert [host["host"] for host in operator.types("aggregate", "add-host", "west", "host1")["hosts"]] == ["host1"]
-    # Where a name is given, it has to be looked up.
+    # The name of a cell must be looked up.
     assert "Nobody serves placement" in operator.is_refused("host", "list", "--cell", "cell0")
     service.stop()
 
@@ -76,7 +75,7 @@ def test_a_host_is_disabled_enabled_and_forced_down(operator: Operator) -> None:
     assert operator.types("host", "set", "host1", "--not-forced-down")["forced_down"] is False
 
 
-def test_a_host_is_deleted_once_it_is_down_and_nobody_holds_anything_of_it(operator: Operator) -> None:
+def test_a_host_is_deleted_only_if_it_is_down_and_has_no_allocations(operator: Operator) -> None:
     assert "host1 is up" in operator.is_refused("host", "delete", "host1")
     operator.types("host", "set", "host1", "--forced-down")
     assert operator.types("host", "delete", "host1", "--dry-run") == {"host": "host1", "deleted": False}
@@ -85,14 +84,14 @@ def test_a_host_is_deleted_once_it_is_down_and_nobody_holds_anything_of_it(opera
     assert "There is no host host1" in operator.is_refused("host", "delete", "host1")
 
 
-def test_what_does_not_exist_is_said_to_be_so(operator: Operator) -> None:
+def test_an_unknown_host_or_cell_is_refused_by_its_name(operator: Operator) -> None:
     assert "There is no host nobody" in operator.is_refused("host", "set", "nobody", "--disable")
     assert "There is no cell nowhere" in operator.is_refused("host", "list", "--cell", "nowhere")
     said = operator.is_refused("host", "set", "host1", "--disable", "--cell", "cell1")
     assert "There is no host host1 in that cell." in said
 
 
-def test_a_table_of_hosts_shows_nothing_where_no_reason_is_given(operator: Operator) -> None:
+def test_a_missing_reason_is_empty_in_a_table_and_null_in_json(operator: Operator) -> None:
     assert "None" not in operator.reads("host", "list")
     assert operator.types("host", "list")[0]["reason"] is None
 
@@ -107,40 +106,33 @@ def bus(operator: Operator) -> Iterator[Bus]:
     bus.close()
 
 
-def report_scheduler(operator: Operator, bus: Bus, name: str) -> None:
-    """Let it be known that there is a scheduler of this name."""
-    service = ServiceReport(name=name, kind="scheduler", machine="m", version="0")
-    bus.client("placement").call(ReportService(request_id=operator.rig.fresh(), service=service))
-
-
 def disabled(operator: Operator) -> list[str]:
     return [host["host"] for host in operator.types("host", "list") if host["disabled"]]
 
 
-def test_disabling_a_host_waits_for_the_word_of_the_schedulers_and_no_wait_does_not(
+def test_disabling_a_host_waits_for_the_confirmation_of_each_scheduler_unless_told_not_to(
     operator: Operator, bus: Bus
 ) -> None:
-    report_scheduler(operator, bus, "gone")
+    report_scheduler(bus, "gone")
     status, host, said = operator.runs("host", "set", "host1", "--disable", "--timeout", "0.5")
     assert (status, host["disabled"], disabled(operator)) == (1, True, ["host1"])
     assert "Scheduler gone" in said
     assert "scheduler one" not in said
     assert operator.types("host", "set", "host2", "--disable", "--no-wait")["disabled"]
-    # Nobody need wait before servers may come again, or for what the operator has said of a host that is dead.
+    # Enabling a host and forcing it down need no confirmation.
     assert not operator.types("host", "set", "host1", "--enable")["disabled"]
     assert operator.types("host", "set", "host1", "--forced-down")["forced_down"]
 
 
-def test_no_scheduler_sends_servers_to_a_disabled_host_however_seldom_it_looks(operator: Operator, bus: Bus) -> None:
+def test_a_scheduler_that_seldom_reads_the_store_sends_no_servers_to_a_disabled_host(
+    operator: Operator, bus: Bus
+) -> None:
     seldom = options.new(files=[operator.config_file])
     seldom.set_override("view_max_age", 3600.0, group="scheduler")
     another = SchedulerService(seldom, "two")
     another.start()
     try:
-        end = time.monotonic() + 60
-        while {"one", "two"} - {line["name"] for line in operator.types("service", "list")}:
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        wait_until(lambda: {"one", "two"} <= {line["name"] for line in operator.types("service", "list")}, seconds=60.0)
         for host in ("host1", "host2"):
             operator.types("host", "set", host, "--disable", "--timeout", "60")
         for number in range(6):
@@ -150,7 +142,7 @@ def test_no_scheduler_sends_servers_to_a_disabled_host_however_seldom_it_looks(o
         another.stop()
 
 
-def test_maintenance_is_a_host_that_is_disabled_with_a_reason(operator: Operator) -> None:
+def test_maintenance_disables_a_host_with_a_reason(operator: Operator) -> None:
     host = operator.types("host", "set", "host1", "--maintenance", "new disks")
     assert (host["disabled"], host["reason"]) == (True, "new disks")
     assert "cannot be combined with --maintenance" in operator.is_refused(

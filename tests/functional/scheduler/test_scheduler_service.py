@@ -1,4 +1,4 @@
-"""Whole schedulers on an in-process bus and an SQLite file."""
+"""Test whole schedulers on an in-process bus and an SQLite file."""
 
 import threading
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ def test_a_request_is_answered_with_claimed_hosts_over_the_bus(around: Surroundi
     assert around.select(select("r1", count=2, num_alternates=2)) == answer
 
 
-def test_a_refusal_crosses_the_bus_with_its_explanation(around: Surroundings) -> None:
+def test_a_refusal_arrives_over_the_bus_with_its_explanation(around: Surroundings) -> None:
     around.rig.add_hosts([1])
     around.start()
     with pytest.raises(errors.NoValidHost) as caught:
@@ -102,14 +102,14 @@ def test_two_schedulers_share_the_work_and_see_each_others_claims(around: Surrou
         thread.start()
     for thread in threads:
         thread.join()
-    # Four hosts with room for ten each: all of it is given out, and nothing beyond.
+    # Four hosts with room for ten instances each are filled exactly.
     assert outcomes.count("claimed") == 40
     assert set(outcomes) == {"claimed", "NoValidHost"}
     assert not around.rig.audit().overcommitted
 
 
-def test_all_that_is_too_old_in_the_feed_goes_in_one_round_however_much_it_is(around: Surroundings) -> None:
-    # As nodes of a Galera cluster number them, each with numbers of its own.
+def test_one_round_prunes_all_old_changes_of_the_feed(around: Surroundings) -> None:
+    # With gaps between the ids, as in a Galera cluster.
     old = [{"id": 3 * number, "host_id": 1, "created_at": 1.0} for number in range(1, 2 * PRUNED_AT_ONCE)]
     around.rig.database.write(lambda connection: connection.execute(changes.insert(), old))
     around.start()
@@ -120,7 +120,7 @@ def test_all_that_is_too_old_in_the_feed_goes_in_one_round_however_much_it_is(ar
     wait_until(is_empty, seconds=30.0)
 
 
-def test_the_scheduler_serves_the_placement_role_too_unless_told_not_to(around: Surroundings) -> None:
+def test_a_scheduler_serves_the_placement_role_unless_configured_otherwise(around: Surroundings) -> None:
     apart = around.start("apart", serve_placement=False)
     with pytest.raises(errors.NoReply):
         around.bus.client("placement", timeout=0.3).call(ListCells())
@@ -129,7 +129,7 @@ def test_the_scheduler_serves_the_placement_role_too_unless_told_not_to(around: 
     assert [cell.uuid for cell in around.bus.client("placement").call(ListCells())] == list(CELLS)
 
 
-def test_a_silent_host_is_found_by_the_sweep_and_gets_nothing_more(around: Surroundings) -> None:
+def test_the_sweep_marks_a_silent_host_as_down_and_it_gets_no_instances(around: Surroundings) -> None:
     around.rig.add_hosts([1])
     around.start(host_down_after=0.3, view_max_age=0.0)
     client = around.bus.client("scheduler")
@@ -138,7 +138,7 @@ def test_a_silent_host_is_found_by_the_sweep_and_gets_nothing_more(around: Surro
         around.select(select("r1"))
 
 
-def test_a_disabled_host_gets_nothing_more(around: Surroundings) -> None:
+def test_a_disabled_host_gets_no_instances(around: Surroundings) -> None:
     around.rig.add_hosts([1])
     around.start(view_max_age=0.0)
     around.bus.client("scheduler").call(SetHost(request_id="s1", service_host="host1", disabled=True))
@@ -148,14 +148,14 @@ def test_a_disabled_host_gets_nothing_more(around: Surroundings) -> None:
     assert around.select(select("r1"))[0][0].compute_node_uuid == node_uuid(1)
 
 
-def test_an_unknown_plugin_keeps_a_scheduler_from_starting(around: Surroundings) -> None:
+def test_a_scheduler_with_an_unknown_plugin_does_not_start(around: Surroundings) -> None:
     with pytest.raises(
         errors.UnknownPlugin, match=r"no filter named horoscope; the known ones are: .*aggregates, availability_zone"
     ):
         around.start(enabled_filters=["compute", "horoscope"])
 
 
-def test_a_scheduler_does_not_start_on_tables_that_are_not_there(around: Surroundings, tmp_path: Path) -> None:
+def test_a_scheduler_does_not_start_without_its_tables(around: Surroundings, tmp_path: Path) -> None:
     conf = around.configuration()
     conf.set_override("connection", f"sqlite:///{tmp_path}/empty.sqlite", group="database")
     service = SchedulerService(conf, "one")

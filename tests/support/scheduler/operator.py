@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from moorage import ids
+from moorage.bus.bus import Bus
 from moorage.cli.shell import main
 from moorage.config import options
+from moorage.messages import ReportService
+from moorage.model.inspection import ServiceReport
 from scheduler.service import SchedulerService
 from support.scheduler.rig import Rig
 
@@ -47,6 +50,12 @@ class Operator:
             status = int(usage.code or 0)
         assert status != 0
         return self._capsys.readouterr().err
+
+
+def report_scheduler(bus: Bus, name: str) -> None:
+    """Report a scheduler of this name, so that commands list it and wait for it."""
+    service = ServiceReport(name=name, kind="scheduler", machine="m", version="1")
+    bus.client("placement").call(ReportService(request_id=ids.fresh(), service=service))
 
 
 @pytest.fixture
