@@ -12,7 +12,7 @@ def aggregates_of(provider: str) -> str:
     return f"/resource_providers/{provider}/aggregates"
 
 
-def test_before_1_19_aggregates_are_a_list_and_move_nothing(http: Http) -> None:
+def test_before_1_19_aggregates_are_a_list_and_bump_no_generation(http: Http) -> None:
     provider, one, two = http.provider(), ids.fresh(), ids.fresh()
 
     assert http.get(aggregates_of(provider), "1.1").body == {"aggregates": []}
@@ -25,7 +25,7 @@ def test_before_1_19_aggregates_are_a_list_and_move_nothing(http: Http) -> None:
     )
 
 
-def test_from_1_19_aggregates_move_the_generation_that_is_named(http: Http) -> None:
+def test_from_1_19_aggregates_bump_the_named_generation(http: Http) -> None:
     provider, one = http.provider(), ids.fresh()
     wanted = {"aggregates": [one], "resource_provider_generation": 0}
 
@@ -41,7 +41,7 @@ def test_from_1_19_aggregates_move_the_generation_that_is_named(http: Http) -> N
 
 
 @pytest.mark.parametrize("aggregates", [["a"], [5], "a", None, ["5d1a7b2e-0000-4000-8000-000000000000"] * 2])
-def test_what_are_no_aggregates_is_400(http: Http, aggregates: object) -> None:
+def test_invalid_aggregates_are_400(http: Http, aggregates: object) -> None:
     provider = http.provider()
     body = {"aggregates": aggregates, "resource_provider_generation": 0}
 
@@ -56,7 +56,7 @@ def traits_of(provider: str) -> str:
     return f"/resource_providers/{provider}/traits"
 
 
-def test_traits_of_a_provider_move_the_generation_when_they_change(http: Http) -> None:
+def test_traits_of_a_provider_bump_the_generation_when_they_change(http: Http) -> None:
     provider, custom = http.provider(), http.name()
     http.done(http.put(f"/traits/{custom}"))
     wanted = {"traits": ["HW_CPU_X86_AVX2", custom], "resource_provider_generation": 0}
@@ -74,7 +74,7 @@ def test_traits_of_a_provider_move_the_generation_when_they_change(http: Http) -
 
 
 @pytest.mark.parametrize("traits", [["CUSTOM_NOBODY_HAS"], ["a"], [""], "A", None])
-def test_what_are_no_traits_is_400(http: Http, traits: object) -> None:
+def test_invalid_traits_are_400(http: Http, traits: object) -> None:
     provider = http.provider()
     body = {"traits": traits, "resource_provider_generation": 0}
 
@@ -90,7 +90,7 @@ def test_a_bad_body_takes_precedence_over_a_missing_provider_of_traits(http: Htt
     assert http.put(missing, {"traits": [], "resource_provider_generation": 0}).status == 404
 
 
-def test_a_trait_that_is_named_twice_is_one(http: Http) -> None:
+def test_a_repeated_trait_counts_once(http: Http) -> None:
     body = {"traits": ["HW_CPU_X86_AVX2"] * 2, "resource_provider_generation": 0}
 
     assert http.put(traits_of(http.provider()), body).body["traits"] == ["HW_CPU_X86_AVX2"]
@@ -99,7 +99,7 @@ def test_a_trait_that_is_named_twice_is_one(http: Http) -> None:
 # --- The names of traits --------------------------------------------------------------------------------------------
 
 
-def test_a_trait_comes_is_in_use_and_goes(http: Http) -> None:
+def test_a_trait_is_created_used_and_deleted(http: Http) -> None:
     trait = http.name()
     path = f"/traits/{trait}"
     assert http.get(path).status == 404
@@ -118,7 +118,7 @@ def test_a_trait_comes_is_in_use_and_goes(http: Http) -> None:
     assert http.put(path).status == 201
 
 
-def test_standard_traits_stay_as_they_are(http: Http) -> None:
+def test_standard_traits_cannot_be_changed(http: Http) -> None:
     assert http.get("/traits/HW_CPU_X86_AVX2").status == 204
     assert http.put("/traits/HW_CPU_X86_AVX2").status == 400
     assert http.delete("/traits/HW_CPU_X86_AVX2").status == 400
@@ -127,7 +127,7 @@ def test_standard_traits_stay_as_they_are(http: Http) -> None:
         assert http.put(f"/traits/{bad}").status == 400
 
 
-def test_traits_are_listed_by_name_and_by_whether_anybody_has_them(http: Http) -> None:
+def test_traits_are_listed_by_name_and_by_whether_a_provider_has_them(http: Http) -> None:
     one, two = http.name(), http.name()
     for trait in (one, two):
         http.done(http.put(f"/traits/{trait}"))

@@ -59,7 +59,7 @@ def cards(api: Api, host: str) -> list[str]:
 # --- Forms of the answer ----------------------------------------------------------------------------------------------
 
 
-def test_the_answer_grows_from_version_to_version(api: Api, host: str) -> None:
+def test_each_version_adds_fields_to_the_answer(api: Api, host: str) -> None:
     api.does("GET", "/allocation_candidates?resources=VCPU:2", version="1.10")
     vcpu, memory = {"capacity": 13, "used": 0}, {"capacity": 1024, "used": 0}
     listed = [{"allocations": [{"resource_provider": {"uuid": host}, "resources": {"VCPU": 2}}]}]
@@ -82,7 +82,7 @@ def test_the_answer_grows_from_version_to_version(api: Api, host: str) -> None:
         assert found == {"allocation_requests": requests, "provider_summaries": {host: summary}}, version
 
 
-def test_a_candidate_with_its_owner_added_is_the_body_of_a_put(api: Api, host: str, cards: list[str]) -> None:
+def test_a_candidate_with_an_owner_can_be_put_as_allocations(api: Api, host: str, cards: list[str]) -> None:
     (first, *_) = asked(api, "resources=VCPU:2&resources_CARD=VGPU:1")["allocation_requests"]
     owner = {"project_id": "p", "user_id": "u", "consumer_generation": None, "consumer_type": "INSTANCE"}
     uuid = ids.fresh()
@@ -91,7 +91,7 @@ def test_a_candidate_with_its_owner_added_is_the_body_of_a_put(api: Api, host: s
     assert len(asked(api, "resources=VCPU:2&resources_CARD=VGPU:1")["allocation_requests"]) == 1
 
 
-def test_nothing_that_fits_is_an_empty_answer(api: Api, host: str) -> None:
+def test_a_request_without_candidates_gets_an_empty_answer(api: Api, host: str) -> None:
     empty = {"allocation_requests": [], "provider_summaries": {}}
     for query in (
         "resources=VCPU:14",
@@ -106,7 +106,7 @@ def test_nothing_that_fits_is_an_empty_answer(api: Api, host: str) -> None:
 # --- Trees, before and after 1.29 -------------------------------------------------------------------------------------
 
 
-def test_before_trees_a_candidate_takes_one_provider_of_a_tree(api: Api, host: str, cards: list[str]) -> None:
+def test_before_1_29_a_candidate_uses_one_provider_of_a_tree(api: Api, host: str, cards: list[str]) -> None:
     assert taken(asked(api, "resources=VCPU:1,VGPU:1", "1.28")) == []
     by_card = [{host: {"VCPU": 1}, card: {"VGPU": 1}} for card in cards]
     assert taken(asked(api, "resources=VCPU:1,VGPU:1", "1.29")) == by_card
@@ -116,7 +116,7 @@ def test_before_trees_a_candidate_takes_one_provider_of_a_tree(api: Api, host: s
     assert asked(api, "resources=VGPU:1", "1.29")["provider_summaries"].keys() == {host, *cards}
 
 
-def test_before_trees_pools_are_shared_all_the_same(api: Api, host: str, cards: list[str]) -> None:
+def test_pools_are_shared_before_1_29_too(api: Api, host: str, cards: list[str]) -> None:
     pool, aggregate = api.provider("pool", DISK_GB=100), ids.fresh()
     traits(api, pool, SHARES)
     aggregates(api, pool, aggregate)
@@ -127,7 +127,7 @@ def test_before_trees_pools_are_shared_all_the_same(api: Api, host: str, cards: 
     assert taken(asked(api, "resources=DISK_GB:5", "1.28")) == [{pool: {"DISK_GB": 5}}]
 
 
-def test_a_wide_tree_costs_old_clients_nothing(api: Api) -> None:
+def test_a_wide_tree_does_not_slow_down_old_versions(api: Api) -> None:
     # 64 cards of each of three kinds: a quarter of a million candidates, none of them of one provider.
     root = api.provider("wide", MEMORY_MB=1)
     for number in range(64):
@@ -141,7 +141,7 @@ def test_a_wide_tree_costs_old_clients_nothing(api: Api) -> None:
 # --- Groups -----------------------------------------------------------------------------------------------------------
 
 
-def test_groups_are_numbered_from_1_25_and_named_from_1_33(api: Api, host: str, cards: list[str]) -> None:
+def test_groups_may_be_numbered_from_1_25_and_named_from_1_33(api: Api, host: str, cards: list[str]) -> None:
     numbered = "resources=VCPU:1&resources1=VGPU:1&resources2=VGPU:1&group_policy=isolate"
     both = {host: {"VCPU": 1}, cards[0]: {"VGPU": 1}, cards[1]: {"VGPU": 1}}
     refused(api, numbered, "1.24")
@@ -205,7 +205,7 @@ def test_traits_are_required_forbidden_and_any_of(api: Api, host: str) -> None:
         refused(api, f"resources=VCPU:1&required={bad}")
 
 
-def test_the_root_has_traits_of_its_own(api: Api, host: str, cards: list[str]) -> None:
+def test_root_required_applies_to_the_traits_of_the_root(api: Api, host: str, cards: list[str]) -> None:
     traits(api, cards[0], "CUSTOM_A")
     traits(api, host, "CUSTOM_B")
     refused(api, "resources=VGPU:1&root_required=CUSTOM_B", "1.34")
@@ -216,7 +216,7 @@ def test_the_root_has_traits_of_its_own(api: Api, host: str, cards: list[str]) -
     assert refused(api, "resources=VGPU:1&root_required=in:CUSTOM_A,CUSTOM_B") == "undefined_code"
 
 
-def test_member_of_in_all_its_forms(api: Api, host: str) -> None:
+def test_every_form_of_member_of_is_understood(api: Api, host: str) -> None:
     other = api.provider("other", VCPU=8)
     one, two, both = (ids.fresh() for _ in range(3))
     aggregates(api, host, one, both)
@@ -237,7 +237,7 @@ def test_member_of_in_all_its_forms(api: Api, host: str) -> None:
     refused(api, "resources=VCPU:1&member_of=no-uuid")
 
 
-def test_in_tree_names_any_provider_of_the_tree(api: Api, host: str, cards: list[str]) -> None:
+def test_in_tree_may_name_any_provider_of_the_tree(api: Api, host: str, cards: list[str]) -> None:
     api.provider("other", VCPU=8)
     refused(api, f"resources=VCPU:1&in_tree={host}", "1.30")
     assert taken(asked(api, f"resources=VCPU:1&in_tree={cards[1]}", "1.31")) == [{host: {"VCPU": 1}}]
@@ -248,7 +248,7 @@ def test_in_tree_names_any_provider_of_the_tree(api: Api, host: str, cards: list
 # --- Limits -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_limit_cuts_candidates_and_the_summaries_of_what_is_left_out(api: Api) -> None:
+def test_a_limit_applies_to_candidates_and_their_summaries(api: Api) -> None:
     hosts = [api.provider(f"host{number}", VCPU=8) for number in range(5)]
     refused(api, "resources=VCPU:1&limit=2", "1.15")
     found = asked(api, "resources=VCPU:1&limit=2", "1.16")
@@ -263,29 +263,29 @@ def test_a_limit_cuts_candidates_and_the_summaries_of_what_is_left_out(api: Api)
 @pytest.mark.parametrize(
     "resources", ["", "VCPU", "VCPU:", "VCPU:0", "VCPU:-1", "VCPU:1.5", "VCPU:1,", "CUSTOM_NONE:1"]
 )
-def test_amounts_that_are_none_are_refused(api: Api, host: str, resources: str) -> None:
+def test_invalid_amounts_are_refused(api: Api, host: str, resources: str) -> None:
     refused(api, f"resources={resources}")
 
 
 @pytest.mark.parametrize("amount", ["99999999999", "9" * 30])
-def test_nobody_has_an_amount_that_nothing_holds(api: Api, host: str, amount: str) -> None:
+def test_an_extremely_large_amount_has_no_candidates(api: Api, host: str, amount: str) -> None:
     assert taken(asked(api, f"resources=VCPU:{amount}")) == []
     assert api.get(f"/resource_providers?resources=VCPU:{amount}") == {"resource_providers": []}
 
 
-def test_the_first_limit_and_the_last_amount_count(api: Api, host: str, cards: list[str]) -> None:
+def test_the_first_limit_and_the_last_amount_are_used(api: Api, host: str, cards: list[str]) -> None:
     assert len(taken(asked(api, "resources=VGPU:1&limit=1&limit=2"))) == 1
     assert taken(asked(api, "resources=VCPU:99,VCPU: 2")) == [{host: {"VCPU": 2}}]
     refused(api, "resources=VGPU:1&limit=x&limit=2")
 
 
-def test_candidates_came_with_1_10_and_take_no_other_parameter(api: Api, host: str) -> None:
+def test_candidates_exist_from_1_10_and_accept_no_unknown_parameter(api: Api, host: str) -> None:
     api.refused(404, "GET", "/allocation_candidates?resources=VCPU:1", version="1.9")
     refused(api, "resources=VCPU:1&more=1")
     refused(api, "resources=VCPU:1&resources_$=VCPU:1")
 
 
-def test_a_query_that_costs_too_much_is_a_bad_request_that_says_what_to_narrow(api: Api) -> None:
+def test_a_too_expensive_query_is_400_with_advice(api: Api) -> None:
     host = api.provider("host", VCPU=1)
     for number, (name, inventory) in enumerate(hard_searches.DEVICES.items()):
         traits(api, api.provider(name, parent=host, VGPU=inventory.total), *hard_searches.traits_of(number))

@@ -44,7 +44,7 @@ def consumers_known(api: Api) -> int:
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.8", "1.12", "1.28", "1.34", "1.38", NEWEST])
-def test_every_version_puts_in_its_own_form_and_refuses_the_others(api: Api, host: str, version: str) -> None:
+def test_every_version_accepts_its_own_body_format_and_refuses_others(api: Api, host: str, version: str) -> None:
     uuid = ids.fresh()
     for other in {"1.0", "1.8", "1.12", "1.28", "1.38"} - {version}:
         sent = body({host: {"VCPU": 2}}, version=other)
@@ -54,7 +54,7 @@ def test_every_version_puts_in_its_own_form_and_refuses_the_others(api: Api, hos
     assert api.store.held(uuid) == {host: {"VCPU": 2}}
 
 
-def test_each_version_shows_what_it_knows_of_a_consumer(api: Api, host: str) -> None:
+def test_each_version_shows_the_consumer_fields_that_it_has(api: Api, host: str) -> None:
     uuid = ids.fresh()
     api.does("PUT", path_of(uuid), body({host: {"VCPU": 2}}))
     held = {"allocations": {host: {"generation": 2, "resources": {"VCPU": 2}}}}
@@ -64,14 +64,14 @@ def test_each_version_shows_what_it_knows_of_a_consumer(api: Api, host: str) -> 
     assert api.get(path_of(uuid)) == held | OWNER | {"consumer_generation": 1, "consumer_type": "INSTANCE"}
 
 
-def test_mappings_are_taken_and_a_generation_of_a_provider_means_nothing(api: Api, host: str) -> None:
+def test_mappings_are_accepted_and_provider_generations_are_ignored(api: Api, host: str) -> None:
     sent = body({host: {"VCPU": 2}}) | {"mappings": {"": [host], "_NET1": [host]}}
     sent["allocations"][host]["generation"] = 77
     api.does("PUT", path_of(ids.fresh()), sent)
     api.refused(400, "PUT", path_of(ids.fresh()), sent, "1.28")
 
 
-def test_a_consumer_from_before_types_is_unknown_until_a_version_with_types_writes_it(api: Api, host: str) -> None:
+def test_a_consumer_written_before_1_38_has_no_type_until_a_newer_version_writes_it(api: Api, host: str) -> None:
     uuid = ids.fresh()
     api.does("PUT", path_of(uuid), body({host: {"VCPU": 2}}, version="1.28"), "1.28")
     assert api.get(path_of(uuid))["consumer_type"] == "unknown"
@@ -83,7 +83,7 @@ def test_a_consumer_from_before_types_is_unknown_until_a_version_with_types_writ
     assert api.get(path_of(uuid))["consumer_type"] == "INSTANCE"
 
 
-def test_a_consumer_from_before_projects_has_one_all_the_same(api: Api, host: str) -> None:
+def test_a_consumer_written_before_1_8_has_a_default_project_and_user(api: Api, host: str) -> None:
     uuid, nobody = ids.fresh(), "00000000-0000-0000-0000-000000000000"
     api.does("PUT", path_of(uuid), body({host: {"VCPU": 2}}, version="1.0"), "1.0")
     found = api.get(path_of(uuid))
@@ -103,14 +103,14 @@ def test_a_consumers_generation_is_compared(api: Api, host: str) -> None:
     assert api.get(path_of(uuid))["consumer_generation"] == 2
 
 
-def test_before_generations_the_last_write_wins(api: Api, host: str) -> None:
+def test_before_1_28_the_last_write_wins(api: Api, host: str) -> None:
     uuid = ids.fresh()
     for amount in (1, 2):
         api.does("PUT", path_of(uuid), body({host: {"VCPU": amount}}, version="1.27"), "1.27")
     assert api.store.held(uuid) == {host: {"VCPU": 2}}
 
 
-def test_a_cleared_consumer_is_gone_and_begins_anew(api: Api, host: str) -> None:
+def test_a_cleared_consumer_is_deleted_and_can_be_created_again(api: Api, host: str) -> None:
     uuid = ids.fresh()
     api.does("PUT", path_of(uuid), body({host: {"VCPU": 1}}))
     api.refused(400, "PUT", path_of(uuid), body({}, version="1.27"), "1.27")
@@ -122,7 +122,7 @@ def test_a_cleared_consumer_is_gone_and_begins_anew(api: Api, host: str) -> None
     api.does("PUT", path_of(uuid), body({host: {"VCPU": 1}}))
 
 
-def test_what_is_refused_leaves_no_consumer_behind(api: Api, host: str) -> None:
+def test_a_refused_put_leaves_no_consumer_behind(api: Api, host: str) -> None:
     uuid = ids.fresh()
     assert api.refused(400, "PUT", path_of(uuid), body({ids.fresh(): {"VCPU": 1}})) == "undefined_code"
     assert api.refused(400, "PUT", path_of(uuid), body({host: {"CUSTOM_NONE": 1}})) == "undefined_code"
@@ -136,7 +136,7 @@ def test_what_is_refused_leaves_no_consumer_behind(api: Api, host: str) -> None:
 # --- Consumers that RPC knows -----------------------------------------------------------------------------------------
 
 
-def test_what_rpc_claims_http_sees_at_once_and_the_other_way_round(api: Api, host: str) -> None:
+def test_claims_over_rpc_and_puts_over_http_see_each_other(api: Api, host: str) -> None:
     claimed, put = ids.fresh(), ids.fresh()
     api.store.claim(claimed, {host: {"VCPU": 3}})
     api.does("PUT", path_of(put), body({host: {"VCPU": 4}}))
@@ -146,7 +146,7 @@ def test_what_rpc_claims_http_sees_at_once_and_the_other_way_round(api: Api, hos
     api.refused(409, "PUT", path_of(ids.fresh()), body({host: {"VCPU": 2}}))
 
 
-def test_a_consumer_that_rpc_has_left_with_nothing_is_absent(api: Api, host: str) -> None:
+def test_a_consumer_released_over_rpc_does_not_exist_over_http(api: Api, host: str) -> None:
     uuid = ids.fresh()
     api.store.claim(uuid, {host: {"VCPU": 3}})
     api.store.delete(uuid)
@@ -161,7 +161,7 @@ def test_a_consumer_that_rpc_has_left_with_nothing_is_absent(api: Api, host: str
 
 
 @pytest.mark.parametrize("version", ["1.13", "1.28", "1.34", NEWEST])
-def test_a_post_is_one_or_none(api: Api, host: str, version: str) -> None:
+def test_a_post_is_atomic(api: Api, host: str, version: str) -> None:
     first, second = ids.fresh(), ids.fresh()
     small, large = body({host: {"VCPU": 2}}, version=version), body({host: {"VCPU": 7}}, version=version)
     api.refused(409, "POST", "/allocations", {first: small, second: large}, version)
@@ -172,7 +172,7 @@ def test_a_post_is_one_or_none(api: Api, host: str, version: str) -> None:
     assert (api.store.used(host)["VCPU"], consumers_known(api)) == (2, 1)
 
 
-def test_a_move_from_one_consumer_to_another_is_one_post(api: Api, host: str) -> None:
+def test_one_post_moves_allocations_from_one_consumer_to_another(api: Api, host: str) -> None:
     instance, migration = ids.fresh(), ids.fresh()
     other = api.provider("other", VCPU=8)
     api.does("PUT", path_of(instance), body({host: {"VCPU": 8}}))
@@ -188,7 +188,7 @@ def test_a_post_came_with_1_13(api: Api) -> None:
 # --- Releases ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_release_needs_something_to_release(api: Api, host: str) -> None:
+def test_a_delete_of_a_consumer_without_allocations_is_404(api: Api, host: str) -> None:
     uuid = ids.fresh()
     api.does("PUT", path_of(uuid), body({host: {"VCPU": 1}}))
     generation = api.store.generation(host)
@@ -219,12 +219,12 @@ def test_a_release_needs_something_to_release(api: Api, host: str) -> None:
         {"more": 1},
     ],
 )
-def test_a_body_that_its_schema_does_not_allow_is_refused(api: Api, host: str, change: dict[str, Any]) -> None:
+def test_a_body_that_violates_its_schema_is_refused(api: Api, host: str, change: dict[str, Any]) -> None:
     api.refused(400, "PUT", path_of(ids.fresh()), body({host: {"VCPU": 1}}) | change)
     api.refused(400, "POST", "/allocations", {ids.fresh(): body({host: {"VCPU": 1}}) | change})
 
 
-def test_one_consumer_or_provider_in_two_spellings_is_refused(api: Api, host: str) -> None:
+def test_two_spellings_of_one_uuid_are_refused(api: Api, host: str) -> None:
     uuid = ids.fresh()
     twice = body({host: {"VCPU": 1}, host.upper(): {"VCPU": 1}})
     api.refused(400, "PUT", path_of(uuid), twice)
@@ -238,7 +238,7 @@ def test_one_consumer_or_provider_in_two_spellings_is_refused(api: Api, host: st
 # --- Of one provider, and of a project --------------------------------------------------------------------------------
 
 
-def test_a_provider_tells_who_holds_what_of_it(api: Api, host: str) -> None:
+def test_the_allocations_of_a_provider_are_listed_by_consumer(api: Api, host: str) -> None:
     uuid = ids.fresh()
     path = f"/resource_providers/{host}/allocations"
     assert api.get(path) == {"resource_provider_generation": 1, "allocations": {}}
@@ -250,7 +250,7 @@ def test_a_provider_tells_who_holds_what_of_it(api: Api, host: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["DELETE", "PUT"])
-def test_what_others_have_on_a_server_that_was_deleted_is_shown_and_taken_away(api: Api, host: str, how: str) -> None:
+def test_foreign_amounts_of_a_deleted_server_are_shown_and_can_be_released(api: Api, host: str, how: str) -> None:
     uuid = ids.fresh()
     api.store.put(uuid, {host: {"VCPU": 2}})
     api.store.delete(uuid, for_good=True, keep_extras=True)
@@ -266,7 +266,7 @@ def test_what_others_have_on_a_server_that_was_deleted_is_shown_and_taken_away(a
     assert consumers_known(api) == 0
 
 
-def test_a_project_tells_what_it_uses(api: Api, host: str) -> None:
+def test_the_usages_of_a_project_are_shown_by_consumer_type(api: Api, host: str) -> None:
     for kind, user, amount in (("INSTANCE", "user", 1), ("INSTANCE", "other", 2), ("MIGRATION", "user", 3)):
         sent = body({host: {"VCPU": amount}}) | {"user_id": user, "consumer_type": kind}
         api.does("PUT", path_of(ids.fresh()), sent)
@@ -282,7 +282,7 @@ def test_a_project_tells_what_it_uses(api: Api, host: str) -> None:
     assert api.get("/usages?project_id=none") == {"usages": {}}
 
 
-def test_usages_came_with_1_9_and_types_with_1_38(api: Api) -> None:
+def test_usages_exist_from_1_9_and_consumer_types_from_1_38(api: Api) -> None:
     api.refused(404, "GET", "/usages?project_id=project", version="1.8")
     api.refused(400, "GET", "/usages")
     api.refused(400, "GET", "/usages?project_id=project&consumer_type=all", version="1.37")

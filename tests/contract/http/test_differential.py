@@ -34,7 +34,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings("ignore")
-def test_the_published_placement_answers_alike(pair: Pair) -> None:
+def test_the_published_placement_gives_the_same_answers(pair: Pair) -> None:
     asked, differs = 0, False
 
     @settings(
@@ -65,10 +65,10 @@ def test_the_published_placement_answers_alike(pair: Pair) -> None:
     assert asked >= REQUESTS
 
 
-def test_each_difference_says_why() -> None:
+def test_each_known_difference_has_a_reason() -> None:
     assert len(DIFFERENCES) <= 20
     assert all(len(one.reason.split()) > 5 for one in DIFFERENCES)
 
 
-def test_each_phrase_says_where_it_is_looked_for() -> None:
+def test_each_phrase_names_its_source() -> None:
     assert all(phrase.source for phrase in Phrase)

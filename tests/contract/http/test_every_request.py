@@ -11,7 +11,7 @@ from moorage import ids
 NOTHING = f"/resource_providers/{ids.derived('http', 'nobody')}"
 
 
-def test_the_root_tells_the_versions_to_everybody(http: Http) -> None:
+def test_the_root_shows_the_versions_without_a_token(http: Http) -> None:
     reply = requests.get(http.url + "/", timeout=30)
 
     [version] = reply.json()["versions"]
@@ -32,7 +32,7 @@ def test_the_root_tells_the_versions_to_everybody(http: Http) -> None:
         ("compute 2.1", "1.0"),
     ],
 )
-def test_the_version_that_was_used_is_told(http: Http, asked: str | None, used: str) -> None:
+def test_the_answer_names_the_version_that_was_used(http: Http, asked: str | None, used: str) -> None:
     for path in ("/", "/resource_classes", NOTHING, "/nowhere"):
         headers = {} if asked is None else {"OpenStack-API-Version": asked}
         reply = http.get(path, None, headers=headers)
@@ -42,7 +42,7 @@ def test_the_version_that_was_used_is_told(http: Http, asked: str | None, used: 
 
 
 @pytest.mark.parametrize("asked", ["1.40", "0.9", "2.0", "1.999"])
-def test_a_version_that_is_not_served_is_406_with_those_that_are(http: Http, asked: str) -> None:
+def test_an_unsupported_version_is_406_with_the_supported_ones(http: Http, asked: str) -> None:
     reply = http.get("/resource_providers", asked)
 
     assert reply.status == 406
@@ -50,11 +50,11 @@ def test_a_version_that_is_not_served_is_406_with_those_that_are(http: Http, ask
 
 
 @pytest.mark.parametrize("asked", ["pony", "1", "1.x", "1.2.3"])
-def test_what_is_no_version_is_400(http: Http, asked: str) -> None:
+def test_a_malformed_version_is_400(http: Http, asked: str) -> None:
     assert http.get("/resource_providers", asked).status == 400
 
 
-def test_a_refusal_is_a_document_with_a_code_from_1_23(http: Http) -> None:
+def test_an_error_is_a_document_and_has_a_code_from_1_23(http: Http) -> None:
     old, new = http.get(NOTHING, "1.22"), http.get(NOTHING, "1.23")
 
     for reply in (old, new):
@@ -68,7 +68,7 @@ def test_a_refusal_is_a_document_with_a_code_from_1_23(http: Http) -> None:
     assert new.code == "placement.undefined_code"
 
 
-def test_a_path_needs_a_token(http: Http) -> None:
+def test_a_request_without_a_token_is_401(http: Http) -> None:
     for path in ("/resource_providers", "/nowhere"):
         reply = requests.get(http.url + path, timeout=30)
 
@@ -87,13 +87,15 @@ def test_a_path_needs_a_token(http: Http) -> None:
         ("admin", "member", 403),
     ],
 )
-def test_the_administrator_and_services_are_let_in(http: Http, token: str, roles: str | None, status: int) -> None:
+def test_only_the_administrator_and_services_are_permitted(
+    http: Http, token: str, roles: str | None, status: int
+) -> None:
     headers = {} if roles is None else {"X-Roles": roles}
 
     assert http.get("/resource_providers", token=token, headers=headers).status == status
 
 
-def test_a_reader_sees_what_his_own_project_uses(http: Http) -> None:
+def test_a_reader_sees_only_the_usages_of_its_own_project(http: Http) -> None:
     reader = {"X-Roles": "reader"}
 
     for token, headers in (("user:mine", reader), ("user", {**reader, "X-Project-Id": "mine"})):
@@ -102,7 +104,7 @@ def test_a_reader_sees_what_his_own_project_uses(http: Http) -> None:
     assert http.get("/usages?project_id=mine", token="user:mine").status == 403
 
 
-def test_a_token_of_the_whole_system_is_not_let_in(http: Http) -> None:
+def test_a_system_scoped_token_is_refused(http: Http) -> None:
     assert http.get("/resource_providers", headers={"OpenStack-System-Scope": "all"}).status == 403
 
 
@@ -117,9 +119,7 @@ def test_a_token_of_the_whole_system_is_not_let_in(http: Http) -> None:
         ("OPTIONS", "/resource_classes", "GET, POST"),
     ],
 )
-def test_a_method_that_a_path_has_not_is_405_with_those_that_it_has(
-    http: Http, method: str, path: str, allowed: str
-) -> None:
+def test_an_unsupported_method_is_405_with_the_allowed_ones(http: Http, method: str, path: str, allowed: str) -> None:
     reply = http.call(method, path)
 
     assert reply.status == 405
@@ -127,11 +127,11 @@ def test_a_method_that_a_path_has_not_is_405_with_those_that_it_has(
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/resource_providers/", f"{NOTHING}/nowhere", f"{NOTHING}/usages/VCPU"])
-def test_a_path_that_is_none_is_404(http: Http, path: str) -> None:
+def test_an_unknown_path_is_404(http: Http, path: str) -> None:
     assert http.get(path).error["title"] == "Not Found"
 
 
-def test_another_media_type_is_415_and_none_at_all_400(http: Http) -> None:
+def test_another_media_type_is_415_and_an_empty_one_is_400(http: Http) -> None:
     sent = {"data": b'{"name": "a"}'}
 
     assert http.post("/resource_providers", headers={"Content-Type": "text/plain"}, **sent).status == 415
@@ -142,7 +142,7 @@ def test_another_media_type_is_415_and_none_at_all_400(http: Http) -> None:
 
 
 @pytest.mark.parametrize("accepted", ["text/plain", "application/xml, text/css"])
-def test_an_answer_that_is_not_accepted_is_406(http: Http, accepted: str) -> None:
+def test_a_media_type_that_cannot_be_served_is_406(http: Http, accepted: str) -> None:
     reply = http.get("/resource_providers", headers={"Accept": accepted})
 
     assert (reply.status, reply.headers["Content-Type"]) == (406, "text/plain; charset=UTF-8")
@@ -150,13 +150,13 @@ def test_an_answer_that_is_not_accepted_is_406(http: Http, accepted: str) -> Non
     assert http.get("/resource_providers", headers={"Accept": f"{accepted}, */*;q=0.1"}).status == 200
 
 
-def test_the_root_and_an_answer_without_a_document_are_given_whatever_is_accepted(http: Http) -> None:
+def test_the_root_and_an_answer_without_a_body_ignore_the_accept_header(http: Http) -> None:
     root = http.get("/", headers={"Accept": "text/html"})
     assert (root.status, root.headers["Content-Type"]) == (200, "application/json")
     assert http.get("/traits/HW_CPU_X86_AVX2", headers={"Accept": "text/html"}).status == 204
 
 
-def test_an_error_is_a_page_for_a_client_that_prefers_one(http: Http) -> None:
+def test_an_error_is_html_for_a_client_that_prefers_it(http: Http) -> None:
     name = "<b>&"
     reply = http.put(f"/traits/{name}", headers={"Accept": "text/html"})
 
@@ -181,7 +181,7 @@ def test_an_error_is_a_page_for_a_client_that_prefers_one(http: Http) -> None:
         b"[" * 100_000,
     ],
 )
-def test_a_body_that_is_not_what_it_should_be_is_400(http: Http, body: bytes) -> None:
+def test_an_invalid_body_is_400(http: Http, body: bytes) -> None:
     headers = {"Content-Type": "application/json"}
 
     assert http.post("/resource_providers", data=body, headers=headers).status == 400
@@ -193,14 +193,14 @@ def test_a_body_that_is_too_long_is_413(http: Http) -> None:
     assert http.post("/resource_providers", data=body, headers={"Content-Type": "application/json"}).status == 413
 
 
-def test_a_body_in_chunks_is_read(http: Http) -> None:
+def test_a_chunked_body_is_read(http: Http) -> None:
     body = iter([b'{"name": ', f'"{ids.fresh()}"'.encode(), b"}"])
 
     assert http.post("/resource_providers", data=body, headers={"Content-Type": "application/json"}).status == 200
 
 
 @pytest.mark.parametrize("text", ["%FF", "%00", "%E2%98%83", "%F0%9F%9A%A2", "%2F", "'", "a%0A", "+", "%25"])
-def test_any_text_in_a_path_or_query_is_answered(http: Http, text: str) -> None:
+def test_any_text_in_a_path_or_query_gets_a_proper_answer(http: Http, text: str) -> None:
     provider = f"/resource_providers/{text}"
 
     for path in (provider, f"{provider}/usages", f"/traits/{text}", f"/resource_classes/{text}"):
@@ -221,7 +221,7 @@ def test_any_text_may_be_the_name_of_a_provider(http: Http, name: str) -> None:
     assert http.get(f"/resource_providers/{uuid}").body["name"] == name
 
 
-def test_a_number_beyond_all_numbers_is_400(http: Http) -> None:
+def test_a_number_that_is_too_large_is_400(http: Http) -> None:
     uuid = http.provider()
     for number in ("9" * 30, "1e400", "1e30"):
         body = f'{{"resource_provider_generation": {number}, "inventories": {{}}}}'
@@ -232,7 +232,7 @@ def test_a_number_beyond_all_numbers_is_400(http: Http) -> None:
         assert reply.status == 400
 
 
-def test_a_parameter_that_an_operation_does_not_know_is_400(http: Http) -> None:
+def test_an_unknown_query_parameter_is_400(http: Http) -> None:
     assert http.get("/resource_providers?colour=blue").status == 400
     assert http.get("/traits?colour=blue").status == 400
     assert http.get("/resource_providers?name=a&uuid=a").status == 400
@@ -269,7 +269,7 @@ def test_an_operation_that_takes_no_parameters_ignores_them(http: Http) -> None:
         ("DELETE", f"{NOTHING}/traits", "1.6", 404),
     ],
 )
-def test_an_operation_is_not_there_before_its_version(
+def test_an_operation_does_not_exist_before_its_version(
     http: Http, method: str, path: str, since: str, below: int
 ) -> None:
     before = f"1.{int(since.partition('.')[2]) - 1}"

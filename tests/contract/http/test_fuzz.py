@@ -125,7 +125,7 @@ def fuzzed(server: Api) -> Api:
 
 
 @pytest.mark.parametrize(("version", "path", "method"), OPERATIONS)
-def test_no_request_ends_in_a_fault(fuzzed: Api, version: Version, path: str, method: str) -> None:
+def test_no_request_causes_a_server_error(fuzzed: Api, version: Version, path: str, method: str) -> None:
     known = [name for name in SAID if name in _names(version, path, method)]
     any_, few = (described(version, path, method, change) for change in (lambda document: document, knowing))
     good = st.one_of(few.as_strategy(), any_.as_strategy())
@@ -171,5 +171,5 @@ def _names(version: Version, path: str, method: str) -> set[str]:
     }
 
 
-def test_after_all_that_the_store_is_sound(fuzzed: Api) -> None:
+def test_the_store_is_sound_after_all_requests(fuzzed: Api) -> None:
     assert fuzzed.store.is_sound()

@@ -33,7 +33,7 @@ def node_of_host1(http: Http) -> str:
     return uuid
 
 
-def test_a_hosts_node_is_in_its_aggregate_and_no_put_takes_it_out(http: Http, ssd: str) -> None:
+def test_the_node_of_a_host_is_in_its_host_aggregate_and_a_put_does_not_remove_it(http: Http, ssd: str) -> None:
     node, other = node_of_host1(http), http.provider()
     path, one, two = f"/resource_providers/{node}/aggregates", ids.fresh(), ids.fresh()
     assert http.get(path).body == {"aggregates": [ssd], "resource_provider_generation": 0}
@@ -46,7 +46,7 @@ def test_a_hosts_node_is_in_its_aggregate_and_no_put_takes_it_out(http: Http, ss
     assert http.put(f"/resource_providers/{other}/aggregates", [one], "1.18").body == {"aggregates": [one]}
 
 
-def test_candidates_and_providers_are_found_by_it(http: Http, ssd: str) -> None:
+def test_providers_are_found_by_host_aggregate(http: Http, ssd: str) -> None:
     node = node_of_host1(http)
     http.provider()
     assert [one["uuid"] for one in http.get(f"/resource_providers?member_of={ssd}").body["resource_providers"]] == [

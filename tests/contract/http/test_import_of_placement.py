@@ -147,7 +147,7 @@ def test_a_dry_run_changes_nothing(placement: Server, target: Target, capsys: py
     assert target.rows() == before
 
 
-def test_an_import_whose_commit_is_not_answered_is_done_once_and_no_error(placement: Server, target: Target) -> None:
+def test_an_import_whose_commit_is_not_answered_is_carried_out_once(placement: Server, target: Target) -> None:
     wanted, passed = source.read(make_url(url_of(placement))), list[str]()
 
     def lose_the_first_answer(name: str) -> None:
@@ -162,14 +162,14 @@ def test_an_import_whose_commit_is_not_answered_is_done_once_and_no_error(placem
     assert differences(wanted, target.content()) == []
 
 
-def test_a_scheduler_is_told_of_all_imported_providers(placement: Server, target: Target) -> None:
+def test_all_imported_providers_are_recorded_in_the_change_feed(placement: Server, target: Target) -> None:
     assert imported(target, url_of(placement)) == 0
     rows = target.rows()
     assert {row[1] for row in rows["changes"]} == {row[0] for row in rows["resource_providers"]}
     assert len(rows["changes"]) == TREES * 5
 
 
-def test_the_transaction_of_an_import_may_be_idle_for_as_long_as_it_compares(
+def test_an_import_disables_the_idle_transaction_timeout(
     placement: Server, mariadb_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, limits = Target(tmp_path, mariadb_url), list[int]()
@@ -185,7 +185,7 @@ def test_the_transaction_of_an_import_may_be_idle_for_as_long_as_it_compares(
     assert limits == [0]
 
 
-def test_a_source_on_mariadb_is_read_as_one_on_sqlite(placement: Server, mariadb_url: str) -> None:
+def test_a_source_on_mariadb_is_read_like_one_on_sqlite(placement: Server, mariadb_url: str) -> None:
     copy = create_engine(mariadb_url)
     placement._tables.create_all(copy)
     with placement._engine.connect() as original, copy.begin() as connection:
@@ -242,7 +242,7 @@ def sqlite_target(tmp_path: Path) -> Iterator[Target]:
 
 
 @pytest.mark.parametrize(("statement", "said"), FAULTS.items(), ids=FAULTS.values())
-def test_a_broken_source_is_refused_with_what_is_wrong_and_changes_nothing(
+def test_a_broken_source_is_refused_with_the_reason_and_changes_nothing(
     copied: Path, sqlite_target: Target, capfd: pytest.CaptureFixture[str], statement: str, said: str
 ) -> None:
     with closing(sqlite3.connect(copied)) as broken:
@@ -254,7 +254,7 @@ def test_a_broken_source_is_refused_with_what_is_wrong_and_changes_nothing(
     assert sqlite_target.rows() == before
 
 
-def test_many_faults_are_counted_and_the_first_ones_shown(
+def test_many_faults_are_counted_and_the_first_ten_are_shown(
     copied: Path, sqlite_target: Target, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with closing(sqlite3.connect(copied)) as broken:
@@ -264,7 +264,7 @@ def test_many_faults_are_counted_and_the_first_ones_shown(
     assert f"and {CONSUMERS * 4 - 10} more" in " ".join(capfd.readouterr().err.split())
 
 
-def test_a_store_with_providers_of_its_own_is_refused_also_by_a_dry_run(
+def test_a_store_with_other_providers_is_refused_also_in_a_dry_run(
     placement: Server, copied: Path, sqlite_target: Target, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert imported(sqlite_target, url_of(placement)) == 0
@@ -280,7 +280,7 @@ def test_a_store_with_providers_of_its_own_is_refused_also_by_a_dry_run(
     assert sqlite_target.rows() == before
 
 
-def test_the_source_may_be_named_by_the_configuration_file_of_placement(
+def test_the_source_may_be_a_configuration_file_of_placement(
     placement: Server, sqlite_target: Target, tmp_path: Path
 ) -> None:
     file = tmp_path / "placement.conf"
@@ -301,7 +301,7 @@ def test_the_source_may_be_named_by_the_configuration_file_of_placement(
         ("moorage.conf", "has no [placement_database] connection"),
     ],
 )
-def test_a_source_that_is_not_there_is_named_in_one_sentence(
+def test_an_unusable_source_is_reported_in_one_sentence(
     sqlite_target: Target,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -318,12 +318,12 @@ def test_a_source_that_is_not_there_is_named_in_one_sentence(
     assert not (tmp_path / "nowhere.sqlite").exists()
 
 
-def test_the_store_itself_is_no_source(sqlite_target: Target, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_store_itself_is_refused_as_source(sqlite_target: Target, capfd: pytest.CaptureFixture[str]) -> None:
     assert imported(sqlite_target, str(sqlite_target.database.url)) == 1
     assert "the source is the store itself" in " ".join(capfd.readouterr().err.split())
 
 
-def test_an_import_that_does_not_become_what_the_source_is_leaves_nothing(
+def test_an_import_that_differs_from_its_source_is_rolled_back(
     placement: Server, sqlite_target: Target, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = sqlite_target.rows()

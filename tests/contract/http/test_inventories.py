@@ -18,7 +18,7 @@ def whole(generation: int, **inventories: Any) -> dict[str, Any]:
     return {"resource_provider_generation": generation, "inventories": inventories}
 
 
-def test_inventories_come_go_and_move_the_generation(http: Http) -> None:
+def test_inventories_are_created_replaced_and_deleted_and_bump_the_generation(http: Http) -> None:
     provider = http.provider()
     assert http.get(at(provider)).body == whole(0)
 
@@ -42,7 +42,7 @@ def test_inventories_come_go_and_move_the_generation(http: Http) -> None:
     assert http.generation(provider) == 6
 
 
-def test_one_is_there_before_it_is_changed_and_not_before_it_is_created(http: Http) -> None:
+def test_only_a_missing_inventory_is_created_and_only_an_existing_one_is_changed(http: Http) -> None:
     provider = http.provider(VCPU=1)
 
     again = http.post(at(provider), {"resource_class": "VCPU", "total": 8})
@@ -67,7 +67,7 @@ def test_a_stale_generation_changes_nothing(http: Http) -> None:
     assert http.get(at(provider, "VCPU")).body["total"] == 1
 
 
-def test_what_is_in_use_cannot_go(http: Http) -> None:
+def test_an_inventory_in_use_cannot_be_deleted(http: Http) -> None:
     provider, consumer = http.provider(VCPU=4), ids.fresh()
     http.done(http.allocate(consumer, provider, VCPU=3))
     generation = http.generation(provider)
@@ -83,7 +83,7 @@ def test_what_is_in_use_cannot_go(http: Http) -> None:
     assert http.get(f"/resource_providers/{provider}/usages").body["usages"] == {"VCPU": 3}
 
 
-def test_all_may_be_reserved_from_1_26(http: Http) -> None:
+def test_the_whole_total_may_be_reserved_from_1_26(http: Http) -> None:
     provider = http.provider(VCPU=1)
     reserved = {"total": 4, "reserved": 4}
 
@@ -115,7 +115,7 @@ def test_all_may_be_reserved_from_1_26(http: Http) -> None:
         {"total": 1, "colour": "blue"},
     ],
 )
-def test_an_inventory_that_is_none_is_400(http: Http, inventory: dict[str, Any]) -> None:
+def test_an_invalid_inventory_is_400(http: Http, inventory: dict[str, Any]) -> None:
     provider = http.provider(VCPU=1)
 
     assert http.put(at(provider), whole(1, VCPU=inventory)).status == 400
@@ -131,14 +131,14 @@ def test_a_whole_number_may_be_written_with_a_point(http: Http) -> None:
 
 
 @pytest.mark.parametrize("name", ["CUSTOM_NOBODY_HAS", "vcpu", "", "V CPU", "V" * 256])
-def test_a_class_that_is_none_is_400(http: Http, name: str) -> None:
+def test_an_unknown_or_invalid_class_is_400(http: Http, name: str) -> None:
     provider = http.provider()
 
     assert http.put(at(provider), whole(0, **{name: {"total": 1}})).status == 400
     assert http.post(at(provider), {"resource_class": name, "total": 1}).status == 400
 
 
-def test_a_provider_that_is_not_there_is_404_whatever_is_sent_to_it(http: Http) -> None:
+def test_a_missing_provider_is_404_even_with_an_invalid_body(http: Http) -> None:
     nobody = ids.fresh()
 
     for body in (whole(0), {}):

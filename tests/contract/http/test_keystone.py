@@ -63,7 +63,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     made.close()
 
 
-def test_what_the_roles_of_a_token_allow_its_bearer_may_do(site: Site) -> None:
+def test_the_roles_of_a_token_decide_what_is_permitted(site: Site) -> None:
     assert site.status(PROVIDERS, "administrator") == 200
     assert site.status(PROVIDERS, "service") == 200
     assert site.status(PROVIDERS, "reader") == 403
@@ -73,18 +73,18 @@ def test_what_the_roles_of_a_token_allow_its_bearer_may_do(site: Site) -> None:
     assert site.status("/reshaper", "administrator", "POST") == 403
 
 
-def test_a_reader_sees_what_its_own_project_uses(site: Site) -> None:
+def test_a_keystone_reader_sees_only_the_usages_of_its_own_project(site: Site) -> None:
     assert site.status("/usages?project_id=tenant", "reader") == 200
     assert site.status("/usages?project_id=other", "reader") == 403
     assert site.status("/usages?project_id=tenant", "nobody") == 403
 
 
-def test_a_token_of_the_whole_system_is_refused(site: Site) -> None:
+def test_a_system_scoped_keystone_token_is_refused(site: Site) -> None:
     assert site.status(PROVIDERS, "system") == 403
 
 
 @pytest.mark.parametrize("token", [None, "unknown", "just expired"])
-def test_who_has_no_token_that_is_good_now_is_told_where_there_are_some(site: Site, token: str | None) -> None:
+def test_a_request_without_a_valid_token_is_401_with_the_url_of_keystone(site: Site, token: str | None) -> None:
     refused = site.ask(PROVIDERS, token)
 
     assert refused.status_code == 401
@@ -92,7 +92,7 @@ def test_who_has_no_token_that_is_good_now_is_told_where_there_are_some(site: Si
     assert (token in site.keystone.asked_about) == (token is not None)
 
 
-def test_nobody_is_believed_who_says_of_himself_what_keystone_says(site: Site) -> None:
+def test_identity_headers_sent_by_a_client_are_ignored(site: Site) -> None:
     said = {"X_Roles": "admin", "X_User_Id": "admin", "X_Project_Id": "admins", "X_Identity_Status": "Confirmed"}
 
     assert site.status(PROVIDERS, "nobody", **said) == 403
@@ -100,7 +100,7 @@ def test_nobody_is_believed_who_says_of_himself_what_keystone_says(site: Site) -
     assert site.status(PROVIDERS, None, **said) == 401
 
 
-def test_the_root_is_open_and_asks_nobody(site: Site) -> None:
+def test_the_root_is_served_without_asking_keystone(site: Site) -> None:
     before = len(site.keystone.asked_about)
 
     assert site.status("/", None) == 200
@@ -109,7 +109,7 @@ def test_the_root_is_open_and_asks_nobody(site: Site) -> None:
     assert len(site.keystone.asked_about) == before
 
 
-def test_while_keystone_is_away_who_it_does_not_know_yet_is_503_and_all_is_well_when_it_is_back(site: Site) -> None:
+def test_an_uncached_token_is_503_while_keystone_is_unreachable_and_works_afterwards(site: Site) -> None:
     assert site.status(PROVIDERS, "known before") == 200
     site.keystone.tokens["came while away"] = Token(["admin"], "admins")
     site.go_away()

@@ -11,12 +11,12 @@ from placement_store.http.versions import MAX, Version, v
 DOCUMENT = Path(__file__).parents[3] / "docs" / "placement-api.openapi.json"
 
 
-def test_the_document_that_is_kept_is_the_one_of_this_code() -> None:
+def test_the_document_in_the_repository_is_up_to_date() -> None:
     assert DOCUMENT.read_text() == openapi.text(), "run: python -m placement_store.http.openapi > " + str(DOCUMENT)
 
 
 @pytest.mark.parametrize("version", [v("1.0"), v("1.12"), MAX])
-def test_each_operation_of_a_version_is_described_with_all_that_it_takes(version: Version) -> None:
+def test_each_operation_of_a_version_is_described_with_its_body(version: Version) -> None:
     paths = openapi.describe(version)["paths"]
     assert {path: {method.upper() for method in found} for path, found in paths.items()} == {
         resource.path: set(resource.methods(version)) for resource in RESOURCES if resource.methods(version)
@@ -29,6 +29,6 @@ def test_each_operation_of_a_version_is_described_with_all_that_it_takes(version
             assert described["summary"]
 
 
-def test_patterns_end_as_json_schema_has_it() -> None:
+def test_patterns_use_the_syntax_of_json_schema() -> None:
     assert r"\\Z" not in openapi.text()
     assert "^[A-Z0-9_]+$" in openapi.text()

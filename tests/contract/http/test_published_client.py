@@ -282,7 +282,7 @@ def said(status: int, out: str, err: str) -> object:
     return status, sorted(sorted(re.split(r'[\s,{}"]+', line)) for line in unnumbered.splitlines()), err
 
 
-def test_each_command_says_the_same_of_both_servers(clients: tuple[Client, Client]) -> None:
+def test_each_command_prints_the_same_for_both_servers(clients: tuple[Client, Client]) -> None:
     script = list(commands())
     assert len(script) >= 100
     succeeded, different = 0, []

@@ -42,21 +42,19 @@ def moved(api: Api, host: str, card: str, consumer: str) -> dict[str, Any]:
     }
 
 
-def test_a_reshape_moves_inventories_with_what_is_allocated_of_them(
-    api: Api, host: str, card: str, consumer: str
-) -> None:
+def test_a_reshape_moves_inventories_with_their_allocations(api: Api, host: str, card: str, consumer: str) -> None:
     api.does("POST", "/reshaper", moved(api, host, card, consumer), **SERVICE)
     assert api.store.held(consumer) == {host: {"VCPU": 2}, card: {"VGPU": 1}}
     assert (api.store.used(host), api.store.used(card)) == ({"VCPU": 2}, {"VGPU": 1})
     assert api.store.is_sound()
 
 
-def test_the_administrator_is_no_service(api: Api, host: str, card: str, consumer: str) -> None:
+def test_only_a_service_may_reshape_and_only_from_1_30(api: Api, host: str, card: str, consumer: str) -> None:
     api.refused(403, "POST", "/reshaper", moved(api, host, card, consumer))
     api.refused(404, "POST", "/reshaper", moved(api, host, card, consumer), "1.29", **SERVICE)
 
 
-def test_older_versions_send_consumers_in_their_form(api: Api, host: str, card: str, consumer: str) -> None:
+def test_consumers_have_the_format_of_the_version(api: Api, host: str, card: str, consumer: str) -> None:
     sent = moved(api, host, card, consumer)
     api.refused(400, "POST", "/reshaper", sent, "1.37", **SERVICE)
     del sent["allocations"][consumer]["consumer_type"]
@@ -77,7 +75,7 @@ def test_older_versions_send_consumers_in_their_form(api: Api, host: str, card: 
         ("in use", 409, "inventory.inuse"),
     ],
 )
-def test_what_may_not_be_changes_nothing(
+def test_a_refused_reshape_changes_nothing(
     api: Api, host: str, card: str, consumer: str, fault: str, status: int, code: str
 ) -> None:
     sent = moved(api, host, card, consumer)
@@ -104,9 +102,7 @@ def test_what_may_not_be_changes_nothing(
     assert (api.store.get(host), api.store.get(card), api.store.consumer(consumer)) == before
 
 
-def test_an_amount_that_stays_is_measured_by_rules_that_came_later(
-    api: Api, host: str, card: str, consumer: str
-) -> None:
+def test_newer_unit_rules_apply_to_an_unchanged_amount(api: Api, host: str, card: str, consumer: str) -> None:
     path = f"/resource_providers/{host}/inventories/VCPU"
     tight = {"total": 8, "max_unit": 1}
     sent = moved(api, host, card, consumer)
@@ -119,7 +115,7 @@ def test_an_amount_that_stays_is_measured_by_rules_that_came_later(
     assert api.refused(409, "POST", "/allocations", {consumer: held}) == "undefined_code"
 
 
-def test_an_amount_that_shrinks_is_measured_by_rules_that_came_later(api: Api, host: str) -> None:
+def test_newer_unit_rules_apply_to_a_reduced_amount(api: Api, host: str) -> None:
     uuid, path = ids.fresh(), f"/resource_providers/{host}/inventories/VCPU"
 
     def wanted(amount: int, generation: int | None) -> dict[str, Any]:

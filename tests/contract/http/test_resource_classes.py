@@ -8,7 +8,7 @@ from moorage import ids
 AT = "/resource_classes"
 
 
-def test_a_class_comes_is_in_use_and_goes(http: Http) -> None:
+def test_a_class_is_created_used_and_deleted(http: Http) -> None:
     name = http.name()
     created = http.post(AT, {"name": name}, "1.2")
     assert (created.status, created.body) == (201, None)
@@ -37,19 +37,19 @@ def test_from_1_7_a_class_is_created_by_its_path(http: Http) -> None:
 
 
 @pytest.mark.parametrize("name", ["VCPU", "MINE", "CUSTOM_a", "CUSTOM_", "custom_A", "CUSTOM_" + "A" * 256])
-def test_a_name_that_is_no_custom_one_is_400(http: Http, name: str) -> None:
+def test_a_name_that_is_not_a_custom_one_is_400(http: Http, name: str) -> None:
     assert http.post(AT, {"name": name}).status == 400
     assert http.put(f"{AT}/{name}").status == 400
 
 
-def test_standard_classes_stay_as_they_are(http: Http) -> None:
+def test_standard_classes_cannot_be_changed(http: Http) -> None:
     assert http.get(f"{AT}/VCPU").body["name"] == "VCPU"
     assert http.delete(f"{AT}/VCPU").status == 400
     assert http.delete(f"{AT}/NO_SUCH_CLASS").status == 404
     assert http.put(f"{AT}/VCPU", {"name": http.name()}, "1.2").status == 400
 
 
-def test_before_1_7_a_class_is_given_another_name_with_all_that_there_is_of_it(http: Http) -> None:
+def test_before_1_7_a_put_renames_a_class_with_its_inventories_and_allocations(http: Http) -> None:
     old, new, consumer = http.name(), http.name(), ids.fresh()
     http.done(http.post(AT, {"name": old}))
     provider = http.provider(VCPU=1, **{old: 8})

@@ -46,7 +46,7 @@ def test_a_created_provider_is_returned_from_1_20(http: Http) -> None:
         ("1.11", ["self", "inventories", "usages", "aggregates", "traits", "allocations"]),
     ],
 )
-def test_a_version_links_to_what_it_has(http: Http, version: str, rels: list[str]) -> None:
+def test_each_version_links_to_the_resources_that_it_has(http: Http, version: str, rels: list[str]) -> None:
     uuid = http.provider()
     links = http.get(f"{AT}/{uuid}", version).body["links"]
 
@@ -55,7 +55,7 @@ def test_a_version_links_to_what_it_has(http: Http, version: str, rels: list[str
         assert link["href"] == f"{AT}/{uuid}" + ("" if link["rel"] == "self" else f"/{link['rel']}")
 
 
-def test_trees_are_shown_and_made_from_1_14(http: Http) -> None:
+def test_trees_are_shown_and_created_from_1_14(http: Http) -> None:
     root = http.provider()
     child = {"name": ids.fresh(), "parent_provider_uuid": root}
 
@@ -66,7 +66,7 @@ def test_trees_are_shown_and_made_from_1_14(http: Http) -> None:
     assert (found["root_provider_uuid"], found["parent_provider_uuid"]) == (root, root)
 
 
-def test_any_spelling_of_a_uuid_names_one_provider(http: Http) -> None:
+def test_all_spellings_of_a_uuid_name_the_same_provider(http: Http) -> None:
     uuid = ids.fresh()
     assert http.post(AT, {"name": ids.fresh(), "uuid": uuid.replace("-", "").upper()}).body["uuid"] == uuid
 
@@ -75,7 +75,7 @@ def test_any_spelling_of_a_uuid_names_one_provider(http: Http) -> None:
     assert len(http.get(f"{AT}?uuid={uuid.upper()}").body["resource_providers"]) == 1
 
 
-def test_a_name_is_taken_once(http: Http) -> None:
+def test_an_existing_name_is_409(http: Http) -> None:
     name, other = ids.fresh(), http.provider()
     http.provider(name)
 
@@ -101,11 +101,11 @@ def test_a_name_is_taken_once(http: Http) -> None:
         {"name": "a", "generation": 1},
     ],
 )
-def test_a_provider_that_is_no_provider_is_400(http: Http, body: object) -> None:
+def test_an_invalid_provider_is_400(http: Http, body: object) -> None:
     assert http.post(AT, body).status == 400
 
 
-def test_a_parent_must_be_there_and_somebody_else(http: Http) -> None:
+def test_a_parent_must_exist_and_be_another_provider(http: Http) -> None:
     uuid = ids.fresh()
 
     for parent in (uuid, ids.fresh()):
@@ -115,7 +115,7 @@ def test_a_parent_must_be_there_and_somebody_else(http: Http) -> None:
         assert http.put(f"{AT}/{there}", {"name": ids.fresh(), "parent_provider_uuid": parent}).status == 400
 
 
-def test_a_parent_once_given_stays_until_1_37(http: Http) -> None:
+def test_a_parent_cannot_be_changed_before_1_37(http: Http) -> None:
     first, second, name = http.provider(), http.provider(), ids.fresh()
     child = http.provider(name)
     grandchild = http.provider(parent=child)
@@ -140,7 +140,7 @@ def test_a_parent_once_given_stays_until_1_37(http: Http) -> None:
     assert root() == child
 
 
-def test_a_provider_with_children_or_allocations_stays(http: Http) -> None:
+def test_a_provider_with_children_or_allocations_cannot_be_deleted(http: Http) -> None:
     parent = http.provider(VCPU=4)
     child = http.provider(parent=parent)
 
@@ -279,13 +279,13 @@ def test_providers_are_found_by_traits_from_1_18(http: Http) -> None:
         "required=CUSTOM_NOBODY_HAS",
     ],
 )
-def test_a_question_that_is_none_is_400(http: Http, query: str) -> None:
+def test_an_invalid_query_is_400(http: Http, query: str) -> None:
     assert http.get(f"{AT}?{query}").status == 400
 
 
 @pytest.mark.parametrize(
     "query", ["required=HW_CPU_X86_AVX2,!HW_CPU_X86_AVX2", "required=in:HW_CPU_X86_AVX2&required=!HW_CPU_X86_AVX2"]
 )
-def test_no_provider_has_a_trait_and_has_it_not(http: Http, query: str) -> None:
+def test_a_query_that_requires_and_forbids_a_trait_matches_nothing(http: Http, query: str) -> None:
     http.provider()
     assert http.get(f"{AT}?{query}").body == {"resource_providers": []}

@@ -31,18 +31,18 @@ def _samples(api: Api, name: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_the_probes_need_no_token_and_say_that_all_is_well(api: Api) -> None:
+def test_the_probes_need_no_token_and_report_health(api: Api) -> None:
     for path in ("/healthz", "/readyz"):
         reply = requests.get(api.url + path, timeout=60)
         assert (reply.status_code, reply.json()) == (200, {"status": "ok", "reasons": {}})
 
 
-def test_metrics_are_not_served_unless_it_is_said(api: Api) -> None:
+def test_metrics_are_not_served_by_default(api: Api) -> None:
     assert requests.get(f"{api.url}/metrics", timeout=60).status_code == 401
     assert api.ask("GET", "/metrics").status_code == 404
 
 
-def test_the_counts_of_all_processes_are_served_by_each_of_them(measured: Api) -> None:
+def test_each_process_serves_the_counts_of_all_processes(measured: Api) -> None:
     requests_before = sum(_samples(measured, "moorage_http_requests_total").values())
     asked = 40
     for _ in range(asked):
@@ -55,7 +55,7 @@ def test_the_counts_of_all_processes_are_served_by_each_of_them(measured: Api) -
     assert _samples(measured, "moorage_http_seconds_count")["GET", "/resource_classes"] == asked
 
 
-def test_paths_and_methods_that_nothing_serves_are_one(measured: Api) -> None:
+def test_unknown_paths_and_methods_are_counted_together(measured: Api) -> None:
     before = _samples(measured, "moorage_http_requests_total")
     for number in range(5):
         measured.ask("GET", f"/nothing/{number}")
@@ -66,13 +66,13 @@ def test_paths_and_methods_that_nothing_serves_are_one(measured: Api) -> None:
     assert sum(found.values()) == sum(before.values()) + 10
 
 
-def test_the_pools_of_all_processes_are_summed_and_the_schema_is_a_kind(measured: Api) -> None:
+def test_the_pool_metrics_have_the_schema_as_their_only_label(measured: Api) -> None:
     measured.does("GET", "/traits")
     assert set(_samples(measured, "moorage_database_pool_size")) == {("main",)}
     assert _samples(measured, "moorage_database_connections_in_use")["main",] >= 0
 
 
-def test_the_readiness_of_the_process_that_answers_is_among_them(measured: Api) -> None:
+def test_the_metrics_include_the_readiness_of_the_answering_process(measured: Api) -> None:
     assert _samples(measured, "moorage_ready") == {("database",): 1.0, ("started",): 1.0}
 
 

@@ -12,7 +12,7 @@ from harness.cloud import wait_until
 THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def test_a_request_has_a_trace_by_its_id_that_names_the_resource(tmp_path: Path) -> None:
+def test_a_request_has_a_trace_named_by_its_request_id_and_resource(tmp_path: Path) -> None:
     collector = Collector()
     config_file = tmp_path / "moorage.conf"
     config_file.write_text(

@@ -47,7 +47,7 @@ def in_one_message(store: Store, messages: Sequence[AcceptClaim]) -> list[type]:
 
 
 @pytest.mark.parametrize("accept", [at_once, in_one_message])
-def test_of_claims_that_are_accepted_together_the_released_ones_alone_are_refused(store: Store, accept: Any) -> None:
+def test_only_released_claims_are_refused_when_claims_are_accepted_together(store: Store, accept: Any) -> None:
     hosts = [store.provider(VCPU=8, MEMORY_MB=8192) for _ in range(4)]
     uuids = [ids.fresh() for _ in range(12)]
     claims = {uuid: store.claim(uuid, {hosts[n % 4]: SMALL}).claim_id for n, uuid in enumerate(uuids)}

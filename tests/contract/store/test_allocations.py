@@ -19,7 +19,7 @@ SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 # --- Raw allocations: consumers and their generations -----------------------------------------------------------------
 
 
-def test_a_new_consumers_first_write_leaves_it_at_generation_one(store: Store, host: str) -> None:
+def test_the_first_write_of_a_consumer_sets_its_generation_to_one(store: Store, host: str) -> None:
     uuid = ids.fresh()
 
     assert store.put(uuid, {host: SMALL}, consumer_type="MIGRATION") == 1
@@ -37,7 +37,7 @@ def test_a_new_consumers_first_write_leaves_it_at_generation_one(store: Store, h
 
 
 @pytest.mark.parametrize(("present", "named"), [(False, 0), (False, 3), (True, None), (True, 2), (True, 0)])
-def test_a_generation_that_is_not_the_consumers_is_a_conflict_that_says_what_was_found(
+def test_a_wrong_consumer_generation_is_a_conflict_that_names_the_current_one(
     store: Store, host: str, present: bool, named: int | None
 ) -> None:
     uuid = ids.fresh()
@@ -49,7 +49,7 @@ def test_a_generation_that_is_not_the_consumers_is_a_conflict_that_says_what_was
     assert store.used(host)["VCPU"] == (2 if present else 0)
 
 
-def test_every_write_moves_the_consumers_generation_by_one_and_sets_whose_it_is(store: Store, host: str) -> None:
+def test_every_write_bumps_the_consumers_generation_and_sets_its_owner_and_type(store: Store, host: str) -> None:
     uuid = ids.fresh()
     store.put(uuid, {host: SMALL})
 
@@ -59,7 +59,7 @@ def test_every_write_moves_the_consumers_generation_by_one_and_sets_whose_it_is(
     assert (found.generation, found.project_id, found.user_id, found.consumer_type) == (2, "other", "one", "X")
 
 
-def test_putting_nothing_releases_everything_and_keeps_the_consumer(store: Store, host: str) -> None:
+def test_a_put_of_no_allocations_releases_everything_and_keeps_the_consumer(store: Store, host: str) -> None:
     uuid = ids.fresh()
     store.put(uuid, {host: SMALL})
 
@@ -70,7 +70,7 @@ def test_putting_nothing_releases_everything_and_keeps_the_consumer(store: Store
     assert store.put(uuid, {host: SMALL}, 2) == 3
 
 
-def test_what_does_not_exist_is_not_found(store: Store, host: str) -> None:
+def test_a_missing_consumer_provider_or_resource_class_is_not_found(store: Store, host: str) -> None:
     with pytest.raises(errors.ConsumerNotFound):
         store.consumer(ids.fresh())
     with pytest.raises(errors.ConsumerNotFound):
@@ -82,7 +82,7 @@ def test_what_does_not_exist_is_not_found(store: Store, host: str) -> None:
     assert store.rows() == {}
 
 
-def test_a_write_of_several_consumers_is_one_or_none(store: Store, host: str) -> None:
+def test_a_write_of_several_consumers_is_atomic(store: Store, host: str) -> None:
     small, large = ids.fresh(), ids.fresh()
     with pytest.raises(errors.CapacityExceeded):
         store.post({small: store.wanted({host: SMALL}), large: store.wanted({host: {"VCPU": 7}})})
@@ -113,7 +113,9 @@ def refusals(caught: pytest.ExceptionInfo[errors.CapacityExceeded]) -> list[tupl
     return [(r["provider_uuid"], r["resource_class"], r["asked"], r["free"]) for r in caught.value.refusals]
 
 
-def test_what_does_not_fit_is_refused_with_each_inventory_and_what_is_free(store: Store, host: str) -> None:
+def test_a_put_that_does_not_fit_is_refused_with_each_full_inventory_and_its_free_amount(
+    store: Store, host: str
+) -> None:
     roomy = store.provider(VCPU=100)
     store.put(ids.fresh(), {host: {"VCPU": 5, "MEMORY_MB": 8000}})
     with pytest.raises(errors.CapacityExceeded) as caught:
@@ -123,7 +125,7 @@ def test_what_does_not_fit_is_refused_with_each_inventory_and_what_is_free(store
     assert (caught.value.count, caught.value.provider_uuid) == (2, host)
 
 
-def test_a_refusal_does_not_name_what_had_just_enough_room(store: Store) -> None:
+def test_a_refusal_does_not_name_an_inventory_with_just_enough_room(store: Store) -> None:
     # After the guarded update this inventory is full, and looks as if it had no room for the same once more.
     filled, full = store.provider(VCPU=4), store.provider(VCPU=4)
     store.put(ids.fresh(), {filled: {"VCPU": 2}, full: {"VCPU": 3}})
@@ -132,7 +134,7 @@ def test_a_refusal_does_not_name_what_had_just_enough_room(store: Store) -> None
     assert refusals(caught) == [(full, "VCPU", 2, 1.0)]
 
 
-def test_capacity_is_what_is_not_reserved_times_the_ratio(store: Store) -> None:
+def test_capacity_is_the_total_less_the_reserved_amount_times_the_ratio(store: Store) -> None:
     host = store.provider(
         VCPU=Inventory(total=5, reserved=1, allocation_ratio=1.5), DISK_GB=Inventory(total=9, reserved=9)
     )
@@ -143,7 +145,7 @@ def test_capacity_is_what_is_not_reserved_times_the_ratio(store: Store) -> None:
         store.put(ids.fresh(), {host: {"DISK_GB": 1}})
 
 
-def test_a_fraction_of_a_capacity_is_not_rounded_away_nor_up(store: Store) -> None:
+def test_a_fractional_capacity_is_not_rounded(store: Store) -> None:
     host = store.provider(VCPU=Inventory(total=3, allocation_ratio=1.1))
     store.put(ids.fresh(), {host: {"VCPU": 3}})
     with pytest.raises(errors.CapacityExceeded) as caught:
@@ -159,7 +161,7 @@ def test_a_fraction_of_a_capacity_is_not_rounded_away_nor_up(store: Store) -> No
         (3, "not a multiple of step_size 2"),
     ],
 )
-def test_each_amount_keeps_the_unit_rules(store: Store, amount: int, reason: str) -> None:
+def test_an_amount_that_breaks_the_unit_rules_is_refused(store: Store, amount: int, reason: str) -> None:
     host = store.provider(VCPU=Inventory(total=100, min_unit=2, max_unit=6, step_size=2))
     with pytest.raises(errors.CapacityExceeded) as caught:
         store.post({ids.fresh(): store.wanted({host: {"VCPU": n}}) for n in (amount, 4)})
@@ -168,20 +170,20 @@ def test_each_amount_keeps_the_unit_rules(store: Store, amount: int, reason: str
     ]
 
 
-def test_unit_rules_hold_for_each_amount_and_not_for_their_sum(store: Store) -> None:
+def test_unit_rules_apply_to_each_amount_and_not_to_the_sum(store: Store) -> None:
     host = store.provider(VCPU=Inventory(total=100, min_unit=2, max_unit=6, step_size=2))
     store.post({ids.fresh(): store.wanted({host: {"VCPU": amount}}) for amount in (2, 4, 6)})
     assert store.used(host) == {"VCPU": 12}
 
 
-def test_a_provider_without_such_an_inventory_has_no_room(store: Store, host: str) -> None:
+def test_a_provider_without_inventory_of_a_class_has_no_room(store: Store, host: str) -> None:
     with pytest.raises(errors.CapacityExceeded) as caught:
         store.put(ids.fresh(), {host: {"VCPU": 1, "DISK_GB": 1}})
     assert refusals(caught) == [(host, "DISK_GB", 1, 0.0)]
     assert caught.value.refusals[0]["reason"] == "no inventory"
 
 
-def test_an_over_full_inventory_blocks_growth_and_nothing_else(store: Store) -> None:
+def test_an_over_committed_inventory_blocks_only_growth(store: Store) -> None:
     host = store.provider(VCPU=8)
     first, second = ids.fresh(), ids.fresh()
     store.put(first, {host: {"VCPU": 4}})
@@ -203,7 +205,7 @@ def test_an_over_full_inventory_blocks_growth_and_nothing_else(store: Store) -> 
     assert store.used(host) == {"VCPU": 3, "MEMORY_MB": 0}
 
 
-def test_what_stays_is_not_measured_by_rules_that_came_later(store: Store) -> None:
+def test_newer_unit_rules_do_not_apply_to_an_unchanged_amount(store: Store) -> None:
     host, other = store.provider(VCPU=8), store.provider(VCPU=8)
     uuid = ids.fresh()
     store.put(uuid, {host: {"VCPU": 4}})
@@ -214,7 +216,7 @@ def test_what_stays_is_not_measured_by_rules_that_came_later(store: Store) -> No
     assert store.held(uuid) == {host: {"VCPU": 4}, other: {"VCPU": 1}}
 
 
-def test_many_inventories_in_one_write_are_all_judged(store: Store) -> None:
+def test_every_inventory_of_a_large_write_is_checked(store: Store) -> None:
     store.report(*(node_report(number, VCPU=2) for number in range(150)))
     nodes = [ids.derived("node", number) for number in range(150)]
     store.put(ids.fresh(), {nodes[70]: {"VCPU": 1}, nodes[140]: {"VCPU": 1}})
@@ -230,7 +232,7 @@ def test_many_inventories_in_one_write_are_all_judged(store: Store) -> None:
     assert store.is_sound()
 
 
-def test_amounts_that_differ_by_inventory_are_each_judged_and_added_to_their_own(store: Store) -> None:
+def test_different_amounts_are_checked_and_added_each_for_its_own_inventory(store: Store) -> None:
     store.report(*(node_report(number, VCPU=number + 1, MEMORY_MB=1024) for number in range(6)))
     nodes = [ids.derived("node", number) for number in range(6)]
     amounts = {
@@ -253,7 +255,7 @@ def test_amounts_that_differ_by_inventory_are_each_judged_and_added_to_their_own
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_a_move_touches_only_the_rows_that_differ_and_fails_whole_on_a_stale_provider(store: Store) -> None:
+def test_a_move_changes_only_rows_that_differ_and_nothing_if_a_provider_generation_is_stale(store: Store) -> None:
     rp_a, rp_b = (store.provider(VCPU=4, MEMORY_MB=4096) for _ in range(2))
     rp_c = store.provider("pool", DISK_GB=1000)
     i1, disk = ids.fresh(), {rp_c: {"DISK_GB": 50}}
@@ -292,7 +294,7 @@ def test_a_resize_changes_amounts_in_place(store: Store, host: str) -> None:
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_generations_move_for_providers_named_or_left_and_not_for_a_delete_whereas_seq_always_does(
+def test_a_write_bumps_generations_and_seq_of_its_providers_and_a_delete_only_seq(
     store: Store,
 ) -> None:
     first, second, other = (store.provider(VCPU=8) for _ in range(3))
@@ -313,7 +315,7 @@ def test_generations_move_for_providers_named_or_left_and_not_for_a_delete_where
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_every_write_tells_the_feed_which_providers_changed(store: Store) -> None:
+def test_every_write_records_the_changed_providers_in_the_change_feed(store: Store) -> None:
     first, second = store.provider(VCPU=8), store.provider(VCPU=8)
     uuid = ids.fresh()
     start = store.database.read(change_feed.newest)
@@ -341,7 +343,7 @@ def test_every_write_tells_the_feed_which_providers_changed(store: Store) -> Non
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_the_feed_waits_for_a_number_that_may_still_come(store: Store) -> None:
+def test_the_change_feed_waits_for_a_missing_number_until_it_is_old(store: Store) -> None:
     # Given three changes of which the second is not there yet
     store.database.write(lambda connection: change_feed.record(connection, provider_ids=[1, 2, 3]))
     with store.database.engine.connect() as connection, connection.begin():
@@ -360,7 +362,7 @@ def test_the_feed_waits_for_a_number_that_may_still_come(store: Store) -> None:
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_the_feed_waits_for_no_number_that_was_left_out_before_the_clock_was_set_back(store: Store) -> None:
+def test_the_change_feed_does_not_wait_for_a_number_missing_since_before_the_clock_was_set_back(store: Store) -> None:
     store.database.write(lambda connection: change_feed.record(connection, provider_ids=[1, 2, 3]))
     with store.database.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("DELETE FROM changes WHERE resource_provider_id = 2")
@@ -373,7 +375,7 @@ def test_the_feed_waits_for_no_number_that_was_left_out_before_the_clock_was_set
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_pairs_and_rows_tell_what_the_host_view_compares(store: Store, host: str) -> None:
+def test_provider_rows_and_seq_by_id_contain_the_data_that_the_host_view_compares(store: Store, host: str) -> None:
     store.put(ids.fresh(), {host: SMALL})
 
     [row] = store.database.read(lambda connection: providers.rows(connection, None))

@@ -60,7 +60,7 @@ def pool(store: Store, name: str, aggregate: str = AGGREGATE, **inventories: int
 # --- What is listed ---------------------------------------------------------------------------------------------------
 
 
-def test_each_host_with_room_is_a_candidate_and_is_summed_up_with_all_of_its_tree(store: Store) -> None:
+def test_each_host_with_room_is_a_candidate_and_the_summaries_show_its_whole_tree(store: Store) -> None:
     host = store.provider("host", VCPU=8, MEMORY_MB=Inventory(total=4096, reserved=96, allocation_ratio=1.5))
     gpu = give(store, store.provider("gpu", parent=host, VGPU=2), traits=("HW_GPU_API_VULKAN",))
     store.provider("small host", VCPU=1, MEMORY_MB=128)
@@ -84,7 +84,7 @@ def test_each_host_with_room_is_a_candidate_and_is_summed_up_with_all_of_its_tre
     }
 
 
-def test_a_pool_serves_the_hosts_of_its_aggregate_and_itself_and_is_summed_up_with_them(store: Store) -> None:
+def test_a_pool_serves_the_hosts_of_its_aggregate_and_itself_and_is_in_their_summaries(store: Store) -> None:
     shared = pool(store, "pool", DISK_GB=100)
     near = give(store, store.provider("near", VCPU=8, MEMORY_MB=4096), aggregates=(AGGREGATE,))
     give(store, store.provider("far", VCPU=8, MEMORY_MB=4096), aggregates=(ANOTHER,))
@@ -98,7 +98,7 @@ def test_a_pool_serves_the_hosts_of_its_aggregate_and_itself_and_is_summed_up_wi
     assert amounts(disk) == [{shared: {"DISK_GB": 10}}]
 
 
-def test_a_provider_below_another_shares_with_the_aggregates_of_its_root_counting_for_it(store: Store) -> None:
+def test_a_sharing_child_provider_is_also_a_member_of_the_aggregates_of_its_root(store: Store) -> None:
     storage = give(store, store.provider("storage"), aggregates=(ANOTHER,))
     shelf = give(store, store.provider("shelf", parent=storage, DISK_GB=100), traits=(SHARES,), aggregates=(AGGREGATE,))
     host = give(store, store.provider("host", VCPU=8), aggregates=(AGGREGATE, ANOTHER))
@@ -112,7 +112,7 @@ def test_a_provider_below_another_shares_with_the_aggregates_of_its_root_countin
     assert amounts(in_aggregates(ids.fresh())) == []
 
 
-def test_a_pool_is_found_by_the_aggregate_of_its_root_where_the_host_is_not_in_it(store: Store) -> None:
+def test_a_pool_matches_an_aggregate_of_its_root_even_if_the_host_is_not_a_member(store: Store) -> None:
     storage = give(store, store.provider("storage"), aggregates=(ANOTHER,))
     shelf = give(store, store.provider("shelf", parent=storage, DISK_GB=100), traits=(SHARES,), aggregates=(AGGREGATE,))
     host = give(store, store.provider("host", VCPU=8), aggregates=(AGGREGATE,))
@@ -123,7 +123,7 @@ def test_a_pool_is_found_by_the_aggregate_of_its_root_where_the_host_is_not_in_i
     assert amounts(found) == [{shelf: {"DISK_GB": 1}, host: {"VCPU": 1}}]
 
 
-def test_groups_can_be_bound_to_a_tree_by_any_provider_of_it(store: Store) -> None:
+def test_in_tree_may_name_any_provider_of_the_tree(store: Store) -> None:
     shared = pool(store, "pool", DISK_GB=100)
     shelf = store.provider("part of the pool", parent=shared)
     hosts = [give(store, store.provider(name, VCPU=8, DISK_GB=10), aggregates=(AGGREGATE,)) for name in ("one", "two")]
@@ -141,7 +141,7 @@ def test_groups_can_be_bound_to_a_tree_by_any_provider_of_it(store: Store) -> No
     assert bound(shelf, "") == bound(ids.fresh(), "_1") == []
 
 
-def test_trees_take_turns_until_there_are_enough(store: Store) -> None:
+def test_candidates_are_taken_from_the_trees_in_turn_up_to_the_limit(store: Store) -> None:
     hosts = [store.provider(f"host {n}", VCPU=8) for n in range(3)]
     for host in hosts:
         for number in range(3):
@@ -154,7 +154,7 @@ def test_trees_take_turns_until_there_are_enough(store: Store) -> None:
     assert found == ask(store, limit=4, resources={"VCPU": 1, "VGPU": 1})
 
 
-def test_drawn_candidates_are_the_same_in_any_order_and_a_few_of_them_are_of_any_host(store: Store) -> None:
+def test_a_random_order_lists_the_same_candidates_and_a_small_limit_reaches_many_hosts(store: Store) -> None:
     uuids = [store.provider(f"host{number}", VCPU=8, MEMORY_MB=8192) for number in range(40)]
 
     def drawn(seed: int, limit: int) -> list[str]:
@@ -167,7 +167,7 @@ def test_drawn_candidates_are_the_same_in_any_order_and_a_few_of_them_are_of_any
     assert len({uuid for seed in range(20) for uuid in drawn(seed, 2)}) > 10
 
 
-def test_a_request_that_nobody_can_serve_has_no_candidates_and_no_summaries(store: Store) -> None:
+def test_a_request_that_no_host_can_serve_has_no_candidates_and_no_summaries(store: Store) -> None:
     store.provider("host", VCPU=8, MEMORY_MB=4096)
 
     assert ask(store, resources={"VCPU": 9}) == ask(store, resources={"DISK_GB": 1}) == AllocationCandidates()
@@ -186,19 +186,19 @@ NOBODYS = ("CUSTOM_NOBODYS",)
         {"root_forbidden": NOBODYS},
     ],
 )
-def test_a_trait_that_does_not_exist_is_refused_wherever_it_stands(store: Store, asked: dict[str, Any]) -> None:
+def test_an_unknown_trait_is_refused_in_every_field(store: Store, asked: dict[str, Any]) -> None:
     with pytest.raises(errors.TraitNotFound) as caught:
         ask(store, **asked)
     assert caught.value.name == "CUSTOM_NOBODYS"
 
 
-def test_a_class_that_does_not_exist_is_refused(store: Store) -> None:
+def test_an_unknown_resource_class_is_refused(store: Store) -> None:
     with pytest.raises(errors.ResourceClassNotFound) as caught:
         ask(store, resources={"CUSTOM_NOBODYS": 1})
     assert caught.value.name == "CUSTOM_NOBODYS"
 
 
-def test_a_request_that_contradicts_itself_is_refused_with_its_place_in_the_message(store: Store) -> None:
+def test_an_inconsistent_request_is_refused_with_the_path_of_the_field(store: Store) -> None:
     with pytest.raises(errors.InvalidRequest) as caught:
         ask(store, groups={"_1": ResourceGroup(resources=SMALL), "_2": ResourceGroup(resources=SMALL)})
     assert caught.value.path == "$.request.group_policy"
@@ -230,7 +230,7 @@ def fleet(store: Store, hosts: int) -> None:
         give(store, store.provider(f"{number}", VCPU=8, MEMORY_MB=4096), aggregates=(AGGREGATE,))
 
 
-def test_trees_are_loaded_in_as_many_statements_as_one_is(store: Store) -> None:
+def test_many_trees_are_loaded_in_as_many_statements_as_two(store: Store) -> None:
     pool(store, "pool", DISK_GB=100)
     fleet(store, 12)
     roots = [root for (root,) in store.database.read(lambda connection: connection.exec_driver_sql(ROOTS).all())]
@@ -257,7 +257,7 @@ def test_one_candidate_costs_the_same_in_a_larger_cloud(store: Store) -> None:
     assert small.sent == large.sent
 
 
-def test_but_for_the_first_few_trees_that_lack_what_is_asked_are_not_loaded(store: Store) -> None:
+def test_trees_without_the_requested_classes_are_not_loaded_except_for_the_first_few(store: Store) -> None:
     fleet(store, 40)
     with Statements(store) as asked_in_vain:
         ask(store, resources={"VCPU": 1, "VGPU": 1})
@@ -271,7 +271,7 @@ def test_but_for_the_first_few_trees_that_lack_what_is_asked_are_not_loaded(stor
     assert (loads(asked), loads(asked_in_vain)) == (2, 1)
 
 
-def test_candidates_of_the_first_trees_are_seven_statements_however_many_traits_they_have(store: Store) -> None:
+def test_candidates_of_the_first_trees_cost_seven_statements(store: Store) -> None:
     fleet(store, 20)
     with Statements(store) as asked:
         assert len(ask(store, limit=10).allocation_requests) == 10
@@ -285,7 +285,7 @@ def test_candidates_of_the_first_trees_are_seven_statements_however_many_traits_
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(host_trees(), requests().filter(is_valid))
-def test_what_is_listed_is_what_enumeration_finds_and_each_of_it_can_be_claimed(
+def test_the_listed_candidates_are_those_of_an_enumeration_and_can_be_claimed(
     store: Store, tree: HostTree, request: ResourceRequest
 ) -> None:
     uuids = stored(store, tree)
@@ -386,7 +386,7 @@ def test_one_request_has_one_budget_for_all_hosts_and_no_transaction_is_open_whi
     assert checked_out == {0}
 
 
-def test_hosts_that_are_hard_to_search_do_not_keep_out_one_that_is_easy(store: Store) -> None:
+def test_hosts_that_are_hard_to_search_do_not_hide_one_that_is_easy(store: Store) -> None:
     for number in range(3):
         hard_host(store, f"host{number}")
     easy = store.provider("easy", VCPU=1)

@@ -33,7 +33,7 @@ def test_cells_are_created_once_and_listed_by_name(store: Store) -> None:
         store.database.read(lambda connection: cells.by_uuid(connection, ids.fresh()))
 
 
-def test_a_refused_cell_is_told_which_of_its_name_and_its_uuid_is_taken(store: Store) -> None:
+def test_the_refusal_of_a_cell_names_the_name_or_uuid_that_exists_already(store: Store) -> None:
     uuid = ids.fresh()
     cells.create(store.database, name="a", uuid=uuid)
     for name, of, taken in (("a", ids.fresh(), "a"), ("b", uuid, uuid)):
@@ -42,7 +42,7 @@ def test_a_refused_cell_is_told_which_of_its_name_and_its_uuid_is_taken(store: S
         assert caught.value.name == taken
 
 
-def test_one_cell_is_located_with_its_bus_and_its_records_are_named_only_to_whoever_needs_them(store: Store) -> None:
+def test_locating_a_cell_returns_its_bus_and_on_request_its_database(store: Store) -> None:
     uuid, url = ids.fresh(), "rabbit://user:password@127.0.0.1/cell"
     cells.create(store.database, name="a", uuid=uuid, transport_url=url, database_connection="sqlite:///x")
     without = Cell(uuid=uuid, name="a", transport_url=url)
@@ -54,7 +54,7 @@ def test_one_cell_is_located_with_its_bus_and_its_records_are_named_only_to_whoe
         store.dispatcher.call(LocateCell(name="b"))
 
 
-def test_an_audit_names_who_holds_what_and_where_sums_disagree(store: Store, host: str) -> None:
+def test_an_audit_lists_consumers_drifted_and_over_committed_inventories(store: Store, host: str) -> None:
     uuid = ids.fresh()
     claim_id = store.claim(uuid, {host: SMALL}).claim_id
     assert store.is_sound()
@@ -71,7 +71,7 @@ def test_an_audit_names_who_holds_what_and_where_sums_disagree(store: Store, hos
     ]
 
 
-def test_an_audit_finds_allocations_whose_consumer_or_inventory_is_gone(store: Store, host: str) -> None:
+def test_an_audit_finds_allocations_without_a_consumer_or_an_inventory(store: Store, host: str) -> None:
     store.claim(ids.fresh(), {host: SMALL})
     with store.database.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("DELETE FROM consumers")
@@ -83,7 +83,7 @@ def test_an_audit_finds_allocations_whose_consumer_or_inventory_is_gone(store: S
     assert [(f.resource_class, f.capacity, f.allocated) for f in found.overcommitted] == [("VCPU", 0.0, 2)]
 
 
-def test_a_claim_is_refused_where_more_is_used_than_allocated(store: Store, host: str) -> None:
+def test_a_claim_is_refused_if_more_is_used_than_allocated(store: Store, host: str) -> None:
     with store.database.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("UPDATE inventories SET used = 8 WHERE resource_class_id = 0")
     with pytest.raises(errors.CapacityExceeded) as caught:
@@ -93,7 +93,7 @@ def test_a_claim_is_refused_where_more_is_used_than_allocated(store: Store, host
     ]
 
 
-def test_the_verdict_on_a_run_counts_all_that_is_held_beside_the_living_claimed_or_not(store: Store, host: str) -> None:
+def test_the_verdict_counts_allocations_of_consumers_that_should_not_exist_as_leaked(store: Store, host: str) -> None:
     living, dead, written = ids.fresh(), ids.fresh(), ids.fresh()
     for uuid in (living, dead):
         store.claim(uuid, {host: SMALL})
@@ -105,7 +105,7 @@ def test_the_verdict_on_a_run_counts_all_that_is_held_beside_the_living_claimed_
     assert str(verdict) == "over-committed providers: 0; leaked allocations: 3"
 
 
-def test_the_verdict_on_a_run_names_over_committed_and_drifted_inventories_and_what_is_of_nobody(
+def test_the_verdict_names_over_committed_and_drifted_inventories_and_orphaned_allocations(
     store: Store, host: str
 ) -> None:
     living = ids.fresh()

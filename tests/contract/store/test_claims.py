@@ -53,9 +53,7 @@ def test_fifty_consumers_are_claimed_in_one_transaction_or_not_at_all(store: Sto
 
 
 @pytest.mark.parametrize("generation", [None, 2])
-def test_a_claim_that_is_refused_names_what_has_no_room_and_not_what_it_would_have_taken(
-    store: Store, generation: int | None
-) -> None:
+def test_a_refused_claim_names_only_the_inventories_without_room(store: Store, generation: int | None) -> None:
     host, uuid = store.provider(VCPU=4, MEMORY_MB=1024), ids.fresh()
     if generation is not None:
         store.put(uuid, {host: {"VCPU": 1}})
@@ -65,7 +63,7 @@ def test_a_claim_that_is_refused_names_what_has_no_room_and_not_what_it_would_ha
     assert refusals(caught) == [(host, "MEMORY_MB", 2048, 1024.0)]
 
 
-def test_a_claim_on_a_stale_consumer_is_a_conflict(store: Store, host: str) -> None:
+def test_a_claim_with_a_stale_consumer_generation_is_a_conflict(store: Store, host: str) -> None:
     uuid = ids.fresh()
     store.put(uuid, {host: {"VCPU": 1}})
     for named in (None, 2):
@@ -79,7 +77,7 @@ def test_a_claim_on_a_stale_consumer_is_a_conflict(store: Store, host: str) -> N
 
 # On SQLite nobody else writes while a claim is under way.
 @pytest.mark.backends("mariadb")
-def test_of_two_consumers_the_one_that_has_changed_since_it_was_read_is_named(
+def test_the_conflict_names_the_consumer_that_has_changed_since_it_was_read(
     store: Store, host: str, request: pytest.FixtureRequest
 ) -> None:
     other = Store(Database(store.database.url.render_as_string(hide_password=False), "main"))
@@ -104,7 +102,7 @@ def test_of_two_consumers_the_one_that_has_changed_since_it_was_read_is_named(
     assert store.held(first) == {host: {"VCPU": 1}}
 
 
-def test_a_claim_names_what_does_not_exist(store: Store, host: str) -> None:
+def test_a_claim_with_an_unknown_provider_or_class_or_a_repeated_consumer_is_refused(store: Store, host: str) -> None:
     with pytest.raises(errors.ProviderNotFound):
         store.claim(ids.fresh(), {ids.fresh(): SMALL})
     with pytest.raises(errors.ResourceClassNotFound):
@@ -113,9 +111,7 @@ def test_a_claim_names_what_does_not_exist(store: Store, host: str) -> None:
         store.claim_all([store.new_claim(host, {host: SMALL})] * 2)
 
 
-def test_a_claim_is_accepted_by_one_attempt_alone_as_often_as_it_likes_and_moves_no_generation(
-    store: Store, host: str
-) -> None:
+def test_only_one_attempt_may_accept_a_claim_and_repeats_bump_no_generation(store: Store, host: str) -> None:
     uuid, attempt = ids.fresh(), ids.fresh()
     claim_id = store.claim(uuid, {host: SMALL}).claim_id
 
@@ -144,9 +140,7 @@ def test_an_accepted_claim_is_not_replaced_by_a_new_one(store: Store, host: str)
         store.claim(uuid, {host: SMALL}, consumer_generation=1)
 
 
-def test_a_raw_write_keeps_the_claim_and_who_accepted_it_until_nothing_is_left_on_the_host(
-    store: Store, host: str
-) -> None:
+def test_a_raw_write_keeps_an_accepted_claim_until_nothing_is_left_on_the_host(store: Store, host: str) -> None:
     pool = store.provider("pool", DISK_GB=100)
     uuid, attempt = ids.fresh(), ids.fresh()
     claim_id = store.claim(uuid, {host: SMALL, pool: {"DISK_GB": 5}}).claim_id
@@ -183,7 +177,7 @@ def test_a_swap_releases_one_host_and_claims_the_next(store: Store, host: str) -
         store.swap(uuid, claim_id, {host: SMALL}, {after: SMALL})
 
 
-def test_a_swap_that_does_not_fit_leaves_the_claim_standing(store: Store, host: str) -> None:
+def test_a_swap_that_does_not_fit_keeps_the_claim(store: Store, host: str) -> None:
     tiny = store.provider(VCPU=1, MEMORY_MB=8192)
     uuid = ids.fresh()
     claim_id = store.claim(uuid, {host: SMALL}).claim_id
@@ -194,9 +188,7 @@ def test_a_swap_that_does_not_fit_leaves_the_claim_standing(store: Store, host: 
     store.accept(uuid, claim_id, ids.fresh())
 
 
-def test_what_others_have_put_on_a_provider_that_stays_survives_a_swap_and_on_one_that_is_left_goes(
-    store: Store, host: str
-) -> None:
+def test_a_swap_keeps_foreign_amounts_on_providers_that_stay_and_releases_the_others(store: Store, host: str) -> None:
     after, pool, device = store.provider(VCPU=8), store.provider(DISK_GB=100), store.provider(CUSTOM_NIC=1)
     uuid, disk = ids.fresh(), {pool: {"DISK_GB": 50}}
     claim_id = store.claim(uuid, {host: {"VCPU": 2}, **disk}).claim_id
@@ -209,7 +201,7 @@ def test_what_others_have_put_on_a_provider_that_stays_survives_a_swap_and_on_on
     assert store.is_sound()
 
 
-def test_an_accepted_claim_is_swapped_only_once_its_guest_is_gone(store: Store, host: str) -> None:
+def test_an_accepted_claim_is_swapped_only_after_its_guest_is_gone(store: Store, host: str) -> None:
     after = store.provider(VCPU=8, MEMORY_MB=8192)
     uuid = ids.fresh()
     claim_id = store.claim(uuid, {host: SMALL}).claim_id
@@ -222,7 +214,7 @@ def test_an_accepted_claim_is_swapped_only_once_its_guest_is_gone(store: Store, 
     assert store.held(uuid) == {after: SMALL}
 
 
-def test_a_swap_compares_generations_of_providers_where_they_are_named(store: Store, host: str) -> None:
+def test_a_swap_compares_the_provider_generations_that_it_names(store: Store, host: str) -> None:
     after = store.provider(VCPU=8, MEMORY_MB=8192)
     uuid = ids.fresh()
     claim_id = store.claim(uuid, {host: SMALL}).claim_id
@@ -243,7 +235,7 @@ def test_a_claim_is_swapped_on_the_same_host(store: Store, host: str) -> None:
 # --- Release and tombstones -------------------------------------------------------------------------------------------
 
 
-def test_a_release_conditioned_on_a_claim_leaves_any_other_alone(store: Store, host: str) -> None:
+def test_a_release_of_one_claim_does_not_release_another(store: Store, host: str) -> None:
     uuid = ids.fresh()
     claim_id = store.claim(uuid, {host: SMALL}).claim_id
     for for_good in (False, True):
@@ -260,7 +252,7 @@ def test_a_release_conditioned_on_a_claim_leaves_any_other_alone(store: Store, h
     assert store.consumer(uuid).generation == 2
 
 
-def test_a_consumer_deleted_for_good_is_gone_and_nothing_is_claimed_for_it_again(store: Store, host: str) -> None:
+def test_a_consumer_deleted_for_good_is_gone_and_cannot_be_claimed_for_again(store: Store, host: str) -> None:
     uuid = ids.fresh()
     claim_id = store.claim(uuid, {host: SMALL}).claim_id
 
@@ -281,7 +273,7 @@ def test_a_consumer_deleted_for_good_is_gone_and_nothing_is_claimed_for_it_again
     assert store.rows() == {}
 
 
-def test_a_consumer_that_never_was_can_be_deleted_for_good(store: Store, host: str) -> None:
+def test_a_consumer_that_never_existed_can_be_deleted_for_good(store: Store, host: str) -> None:
     uuid = ids.fresh()
     store.delete(uuid, for_good=True)
     with pytest.raises(errors.ConsumerDeleted):
@@ -290,7 +282,7 @@ def test_a_consumer_that_never_was_can_be_deleted_for_good(store: Store, host: s
         store.delete(uuid)
 
 
-def test_one_deleted_consumer_keeps_a_whole_request_from_being_claimed(store: Store, host: str) -> None:
+def test_one_deleted_consumer_refuses_a_whole_request(store: Store, host: str) -> None:
     alive, dead = ids.fresh(), ids.fresh()
     store.delete(dead, for_good=True)
     with pytest.raises(errors.ConsumerDeleted) as caught:
@@ -302,7 +294,7 @@ def test_one_deleted_consumer_keeps_a_whole_request_from_being_claimed(store: St
 # --- Stored requests --------------------------------------------------------------------------------------------------
 
 
-def test_the_same_request_is_carried_out_once_and_answered_as_before(store: Store, host: str) -> None:
+def test_a_repeated_request_is_carried_out_once_and_gets_its_stored_answer(store: Store, host: str) -> None:
     uuid, after = ids.fresh(), store.provider(VCPU=8, MEMORY_MB=8192)
     claim_id = store.claim(uuid, {host: SMALL}).claim_id
     swap = store.swap_message(uuid, claim_id, {host: SMALL}, {after: SMALL})

@@ -33,7 +33,7 @@ def nothing(store: Store, *providers: str) -> bool:
     return all(set(store.used(uuid).values()) <= {0} for uuid in providers)
 
 
-def test_a_swap_to_another_host_takes_along_what_a_reshape_has_moved(
+def test_a_swap_to_another_host_releases_amounts_that_a_reshape_has_moved(
     store: Store, reshaping: Reshaping, node: str, after: str
 ) -> None:
     uuid = ids.fresh()
@@ -49,7 +49,7 @@ def test_a_swap_to_another_host_takes_along_what_a_reshape_has_moved(
     assert store.is_sound()
 
 
-def test_what_a_guest_may_still_use_of_a_reshaped_host_is_its_residue(
+def test_the_residue_on_a_reshaped_host_holds_the_moved_amounts(
     store: Store, reshaping: Reshaping, node: str, after: str
 ) -> None:
     uuid, attempt = ids.fresh(), ids.fresh()
@@ -67,7 +67,7 @@ def test_what_a_guest_may_still_use_of_a_reshaped_host_is_its_residue(
 
 
 @pytest.mark.parametrize("leave_residue", [True, False])
-def test_a_delete_after_a_reshape_leaves_all_or_nothing_of_it(
+def test_a_delete_after_a_reshape_leaves_a_whole_residue_or_nothing(
     store: Store, reshaping: Reshaping, node: str, leave_residue: bool
 ) -> None:
     uuid, attempt = ids.fresh(), ids.fresh()
@@ -84,7 +84,7 @@ def test_a_delete_after_a_reshape_leaves_all_or_nothing_of_it(
     assert nothing(store, node, gpu)
 
 
-def test_an_unaccepted_claim_is_released_whole_after_a_reshape_as_the_reconciler_does_it(
+def test_the_release_of_an_unaccepted_claim_after_a_reshape_leaves_nothing(
     store: Store, reshaping: Reshaping, node: str
 ) -> None:
     uuid = ids.fresh()
@@ -97,7 +97,7 @@ def test_an_unaccepted_claim_is_released_whole_after_a_reshape_as_the_reconciler
     assert nothing(store, node, gpu)
 
 
-def test_a_swap_on_the_same_host_releases_what_was_claimed_wherever_it_is_now(
+def test_a_swap_on_the_same_host_releases_the_claimed_amounts_at_their_new_place(
     store: Store, reshaping: Reshaping, node: str
 ) -> None:
     uuid = ids.fresh()
@@ -112,7 +112,7 @@ def test_a_swap_on_the_same_host_releases_what_was_claimed_wherever_it_is_now(
     assert store.is_sound()
 
 
-def test_what_others_have_put_on_a_shared_pool_survives_and_what_they_have_put_on_the_host_goes(
+def test_a_swap_after_a_reshape_keeps_foreign_amounts_on_a_pool_and_releases_those_on_the_host(
     store: Store, reshaping: Reshaping, node: str, after: str
 ) -> None:
     pool, uuid = store.provider("pool", DISK_GB=100), ids.fresh()
@@ -127,7 +127,7 @@ def test_what_others_have_put_on_a_shared_pool_survives_and_what_they_have_put_o
     assert nothing(store, node, gpu)
 
 
-def test_a_claim_on_a_child_that_a_reshape_has_emptied_and_somebody_has_deleted_is_swapped_all_the_same(
+def test_a_claim_is_swapped_even_if_its_child_provider_was_emptied_by_a_reshape_and_deleted(
     store: Store, reshaping: Reshaping, node: str, after: str
 ) -> None:
     gpu, uuid = move_out(reshaping, store), ids.fresh()
@@ -142,7 +142,7 @@ def test_a_claim_on_a_child_that_a_reshape_has_emptied_and_somebody_has_deleted_
     assert nothing(store, node)
 
 
-def test_an_alternate_that_a_reshape_has_made_out_of_date_is_refused_and_the_claim_stands(
+def test_an_alternate_on_a_reshaped_host_is_refused_and_the_claim_stays(
     store: Store, reshaping: Reshaping, node: str, after: str
 ) -> None:
     uuid = ids.fresh()

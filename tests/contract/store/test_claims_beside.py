@@ -19,7 +19,7 @@ def add_one(store: Store, uuid: str, amounts: Amounts, generation: int | None) -
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_a_claim_is_added_to_what_others_have_put_on_the_consumer(store: Store, host: str, pool: str) -> None:
+def test_a_claim_is_added_to_foreign_amounts_of_the_consumer(store: Store, host: str, pool: str) -> None:
     uuid = ids.fresh()
     store.put(uuid, {pool: {"DISK_GB": 5}, host: {"VCPU": 1}})
     store.register_host(host)
@@ -33,7 +33,7 @@ def test_a_claim_is_added_to_what_others_have_put_on_the_consumer(store: Store, 
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_a_claim_is_not_added_where_the_consumer_has_a_placement_already(store: Store, host: str) -> None:
+def test_a_claim_is_not_added_to_a_consumer_that_is_placed_already(store: Store, host: str) -> None:
     other, uuid, claimed = store.provider("other", VCPU=8), ids.fresh(), ids.fresh()
     store.register_host(other)
     child = store.provider("child", parent=other, CUSTOM_NIC=4)
@@ -51,7 +51,7 @@ def test_a_claim_is_not_added_where_the_consumer_has_a_placement_already(store: 
     assert store.held(uuid) == {other: {"VCPU": 1}, child: {"CUSTOM_NIC": 1}}
 
 
-def test_what_exists_is_still_named_with_its_generation_and_what_is_new_is_claimed_as_ever(
+def test_a_claim_beside_allocations_names_the_generation_of_an_existing_consumer(
     store: Store, host: str, pool: str
 ) -> None:
     uuid, new = ids.fresh(), ids.fresh()
@@ -65,7 +65,7 @@ def test_what_exists_is_still_named_with_its_generation_and_what_is_new_is_claim
     assert store.held(uuid) == {host: SMALL, pool: {"DISK_GB": 5}}
 
 
-def test_the_unit_rules_and_the_room_are_asked_of_the_whole(store: Store, pool: str) -> None:
+def test_the_sum_of_the_old_and_the_claimed_amount_must_fit(store: Store, pool: str) -> None:
     tiny, uuid = store.provider(VCPU=2), ids.fresh()
     store.put(uuid, {tiny: {"VCPU": 1}})
     with pytest.raises(errors.CapacityExceeded):
@@ -75,9 +75,7 @@ def test_the_unit_rules_and_the_room_are_asked_of_the_whole(store: Store, pool: 
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_a_claim_brings_its_group_and_one_without_a_group_leaves_the_consumer_in_its_own(
-    store: Store, host: str
-) -> None:
+def test_a_claim_without_a_group_leaves_the_consumer_in_its_group(store: Store, host: str) -> None:
     uuid, group = ids.fresh(), ServerGroup(uuid=ids.fresh(), policy="soft-affinity")
     store.claim(uuid, {host: SMALL}, group=group)
     bound = select(consumer_groups.c.uuid).join(consumers, consumers.c.consumer_group_id == consumer_groups.c.id)

@@ -18,7 +18,7 @@ def rename(store: Store, old: str = OLD, new: str = NEW) -> None:
     retry_on_stale_read(lambda: store.database.write(lambda connection: class_renaming.rename(connection, old, new)))
 
 
-def test_what_there_is_and_what_is_held_goes_by_the_new_name(store: Store) -> None:
+def test_inventories_and_allocations_have_the_new_name(store: Store) -> None:
     holder, other = store.provider(VCPU=1, **{OLD: 8}), store.provider(VCPU=1)
     consumer = ids.fresh()
     store.put(consumer, {holder: {OLD: 3}})
@@ -35,7 +35,7 @@ def test_what_there_is_and_what_is_held_goes_by_the_new_name(store: Store) -> No
     store.put(consumer, {holder: {NEW: 8}}, store.consumer(consumer).generation)
 
 
-def test_whoever_remembers_the_old_name_is_refused(store: Store) -> None:
+def test_the_old_name_is_refused(store: Store) -> None:
     provider = store.provider(**{OLD: 8})
     rename(store)
 
@@ -57,7 +57,7 @@ def test_a_name_that_is_taken_or_standard_is_refused(store: Store) -> None:
         rename(store, new="VCPU")
 
 
-def test_what_was_read_of_a_consumer_before_is_not_written_after(store: Store) -> None:
+def test_a_write_based_on_allocations_read_before_the_renaming_is_stale(store: Store) -> None:
     provider, consumer = store.provider(**{OLD: 8}), ids.fresh()
     store.put(consumer, {provider: {OLD: 3}})
     before = store.database.read(lambda connection: consumers.holdings(connection, [consumer]))[consumer]
@@ -72,7 +72,7 @@ def test_what_was_read_of_a_consumer_before_is_not_written_after(store: Store) -
 
 
 @pytest.mark.parametrize("_round", range(10))
-def test_a_class_that_is_given_out_while_it_is_renamed_is_never_left_behind(store: Store, _round: int) -> None:
+def test_a_write_during_the_renaming_keeps_no_reference_to_the_old_class(store: Store, _round: int) -> None:
     first, second = store.provider(**{OLD: 1}), store.provider()
 
     outcomes = at_once(
@@ -90,9 +90,7 @@ def test_a_class_that_is_given_out_while_it_is_renamed_is_never_left_behind(stor
 
 @pytest.mark.parametrize("gone_by", ["renaming", "deletion"])
 @pytest.mark.parametrize("step", ["begin", "swap", "confirm", "revert", "swap of no move"])
-def test_a_release_that_names_a_class_that_is_gone_is_carried_out_all_the_same(
-    store: Store, gone_by: str, step: str
-) -> None:
+def test_a_release_that_names_a_renamed_or_deleted_class_is_carried_out(store: Store, gone_by: str, step: str) -> None:
     source, first, second = (store.provider(VCPU=2, **{OLD: 1}) for _ in range(3))
     moving = Moving(store, {source: {"VCPU": 2, OLD: 1}}).build()
     if step in ("swap", "confirm", "revert"):

@@ -32,7 +32,7 @@ def generation(store: Store, uuid: str) -> int | None:
     return found
 
 
-def test_a_consumer_known_only_over_http_goes_with_its_last_allocation(store: Store, host: str) -> None:
+def test_a_consumer_known_only_over_http_is_deleted_with_its_last_allocation(store: Store, host: str) -> None:
     put_empty, released = ids.fresh(), ids.fresh()
     for uuid in (put_empty, released):
         put(store, uuid, {host: SMALL})
@@ -47,7 +47,7 @@ def test_a_consumer_known_only_over_http_goes_with_its_last_allocation(store: St
     assert generation(store, put_empty) == 1
 
 
-def test_a_consumer_once_written_over_rpc_outlives_its_last_allocation(store: Store, host: str) -> None:
+def test_a_consumer_written_over_rpc_is_kept_without_allocations(store: Store, host: str) -> None:
     by_rpc, by_both, claimed = ids.fresh(), ids.fresh(), ids.fresh()
     store.put(by_rpc, {host: SMALL})
     put(store, by_both, {host: SMALL})
@@ -63,7 +63,7 @@ def test_a_consumer_once_written_over_rpc_outlives_its_last_allocation(store: St
 
 
 @pytest.mark.parametrize("named", [None, 2, ANY_GENERATION])
-def test_a_consumer_that_holds_nothing_counts_as_none_over_http(store: Store, host: str, named: Any) -> None:
+def test_a_consumer_without_allocations_does_not_exist_over_http(store: Store, host: str, named: Any) -> None:
     uuid = ids.fresh()
     store.put(uuid, {host: SMALL})
     store.put(uuid, {}, 1)
@@ -77,7 +77,7 @@ def test_a_consumer_that_holds_nothing_counts_as_none_over_http(store: Store, ho
         put(store, uuid, {host: SMALL})
 
 
-def test_over_rpc_a_consumer_that_holds_nothing_is_there(store: Store, host: str) -> None:
+def test_a_consumer_without_allocations_exists_over_rpc(store: Store, host: str) -> None:
     uuid = ids.fresh()
     store.put(uuid, {host: SMALL})
     put(store, uuid, {}, 1)
@@ -86,7 +86,7 @@ def test_over_rpc_a_consumer_that_holds_nothing_is_there(store: Store, host: str
     assert store.put(uuid, {host: SMALL}, 2) == 3
 
 
-def test_a_consumer_without_a_type_that_rpc_writes_as_it_has_read_it_stays_without_one(store: Store, host: str) -> None:
+def test_a_write_over_rpc_of_the_unknown_type_keeps_the_consumer_without_a_type(store: Store, host: str) -> None:
     uuid = ids.fresh()
     put(store, uuid, {host: SMALL})
     found = store.consumer(uuid)
@@ -98,12 +98,12 @@ def test_a_consumer_without_a_type_that_rpc_writes_as_it_has_read_it_stays_witho
 
 
 @pytest.mark.parametrize("named", [None, ANY_GENERATION])
-def test_an_unknown_consumer_given_nothing_is_not_created(store: Store, host: str, named: Any) -> None:
+def test_a_put_of_no_allocations_creates_no_consumer(store: Store, host: str, named: Any) -> None:
     put(store, ids.fresh(), {}, named)
     assert store.scalar(select(func.count()).select_from(consumers)) == 0
 
 
-def test_what_is_refused_leaves_no_consumer_behind(store: Store, host: str) -> None:
+def test_a_refused_put_leaves_no_consumer_behind(store: Store, host: str) -> None:
     refused: dict[type[errors.MoorageError], Amounts] = {
         errors.ProviderNotFound: {host: SMALL, ids.fresh(): SMALL},
         errors.ResourceClassNotFound: {host: {"CUSTOM_NONE": 1}},
@@ -120,9 +120,7 @@ def test_what_is_refused_leaves_no_consumer_behind(store: Store, host: str) -> N
     put(store, uuid, {host: SMALL})
 
 
-def test_http_brings_back_what_was_deleted_for_good_and_claims_are_refused_all_the_same(
-    store: Store, host: str
-) -> None:
+def test_http_may_write_a_consumer_deleted_for_good_but_claims_are_refused(store: Store, host: str) -> None:
     uuid = ids.fresh()
     store.put(uuid, {host: SMALL})
     store.delete(uuid, for_good=True)
@@ -138,7 +136,7 @@ def test_http_brings_back_what_was_deleted_for_good_and_claims_are_refused_all_t
     assert generation(store, uuid) is None
 
 
-def test_of_two_who_put_for_a_consumer_that_holds_nothing_one_wins(store: Store, host: str) -> None:
+def test_one_of_two_concurrent_puts_for_a_consumer_without_allocations_wins(store: Store, host: str) -> None:
     uuid = ids.fresh()
     store.put(uuid, {host: SMALL})
     store.put(uuid, {}, 1)
@@ -149,7 +147,7 @@ def test_of_two_who_put_for_a_consumer_that_holds_nothing_one_wins(store: Store,
     assert (generation(store, uuid), store.used(host)["VCPU"]) == (3, 2)
 
 
-def test_whoever_buries_a_consumer_and_whoever_writes_it_over_http_leave_it_sound(store: Store, host: str) -> None:
+def test_a_delete_for_good_beside_a_put_over_http_leaves_the_store_sound(store: Store, host: str) -> None:
     for _ in range(10):
         uuid = ids.fresh()
         writers = partial(put, store, uuid, {host: SMALL}), partial(store.delete, uuid, for_good=True)

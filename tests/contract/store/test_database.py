@@ -42,14 +42,12 @@ def twice(writer: Database, connection: Connection) -> tuple[int, int]:
     return before, connection.scalar(COUNT)
 
 
-def test_all_statements_of_one_moment_see_the_same(writer: Database, reader: Database) -> None:
+def test_all_statements_of_a_snapshot_read_see_the_same_rows(writer: Database, reader: Database) -> None:
     assert reader.read_one_moment(lambda connection: twice(writer, connection)) == (0, 0)
     assert reader.read_one_moment(lambda connection: twice(writer, connection)) == (1, 1)
 
 
-def test_who_reads_after_one_moment_sees_each_write_as_soon_as_it_is_committed(
-    writer: Database, reader: Database
-) -> None:
+def test_a_plain_read_after_a_snapshot_read_sees_each_committed_write(writer: Database, reader: Database) -> None:
     reader.read_one_moment(lambda connection: connection.scalar(COUNT))
 
     before, after = reader.read(lambda connection: twice(writer, connection))
@@ -58,7 +56,7 @@ def test_who_reads_after_one_moment_sees_each_write_as_soon_as_it_is_committed(
     assert (before, after) == ((0, 0) if reader.is_sqlite else (0, 1))
 
 
-def test_a_list_of_values_is_looked_up_by_key_however_long_it_is(mariadb_url: str) -> None:
+def test_a_long_list_of_values_is_looked_up_by_key(mariadb_url: str) -> None:
     database = Database(mariadb_url, "test")
     listed = ", ".join(str(number) for number in range(5_000))
     locking = text(f"EXPLAIN SELECT id FROM seen WHERE id IN ({listed}) ORDER BY id FOR UPDATE")
@@ -73,7 +71,7 @@ def test_a_list_of_values_is_looked_up_by_key_however_long_it_is(mariadb_url: st
     database.close()
 
 
-def test_a_table_that_is_built_anew_between_two_statements_of_one_moment_is_read_again(mariadb_url: str) -> None:
+def test_a_snapshot_read_is_repeated_if_a_table_is_rebuilt_meanwhile(mariadb_url: str) -> None:
     database = Database(mariadb_url, "test")
     for name in ("seen", "other"):
         database.write(lambda connection, name=name: connection.execute(text(f"CREATE TABLE {name} (n INT)")) and None)

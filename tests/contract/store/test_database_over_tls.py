@@ -28,19 +28,17 @@ def cipher_of(url: str, host: str = "127.0.0.1", **parameters: object) -> str:
         database.close()
 
 
-def test_a_server_is_believed_by_its_certificate(url: str, tls: Tls) -> None:
+def test_a_server_with_a_certificate_of_the_authority_is_trusted(url: str, tls: Tls) -> None:
     assert cipher_of(url, ssl_ca=tls.authority)
     assert cipher_of(url, ssl_ca=tls.authority, ssl_cert=tls.certificate, ssl_key=tls.key)
 
 
-def test_one_of_another_authority_is_not(url: str, tmp_path: Path) -> None:
+def test_a_server_with_a_certificate_of_another_authority_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(errors.StoreUnavailable, match="certificate verify failed"):
         cipher_of(url, ssl_ca=issue(tmp_path, "127.0.0.1").authority)
 
 
-def test_an_authority_that_is_replaced_in_its_file_counts_for_the_next_connection(
-    url: str, tls: Tls, tmp_path: Path
-) -> None:
+def test_a_replaced_authority_file_applies_to_the_next_connection(url: str, tls: Tls, tmp_path: Path) -> None:
     file = issue(tmp_path, "127.0.0.1").authority
     address = make_url(url).update_query_dict({"ssl_ca": str(file)})
     with closing(Database(address.render_as_string(hide_password=False), "main", pool_size=1)) as database:
@@ -50,15 +48,15 @@ def test_an_authority_that_is_replaced_in_its_file_counts_for_the_next_connectio
         database.read(lambda _: None)
 
 
-def test_one_whose_certificate_has_another_name_is_not(url: str, tls: Tls) -> None:
+def test_a_server_with_another_name_in_its_certificate_is_refused(url: str, tls: Tls) -> None:
     with pytest.raises(errors.StoreUnavailable, match="Hostname mismatch"):
         cipher_of(url, "localhost", ssl_ca=tls.authority)
 
 
-def test_without_an_authority_a_connection_is_encrypted_and_anybody_believed(url: str) -> None:
+def test_without_an_authority_connections_are_encrypted_and_any_server_is_trusted(url: str) -> None:
     assert cipher_of(url, "localhost")
 
 
-def test_tls_is_switched_off_by_the_address(url: str) -> None:
+def test_tls_is_switched_off_in_the_url(url: str) -> None:
     assert not cipher_of(url, ssl_disabled="true")
     assert cipher_of(url, ssl_disabled="false")

@@ -38,7 +38,7 @@ def all_held(store: Store) -> Sums:
     keep=st.booleans(),
     is_named=st.booleans(),
 )
-def test_after_a_delete_what_is_left_is_what_others_had_put_there_or_nothing_and_all_that_went_was_named(
+def test_a_delete_keeps_or_removes_foreign_amounts_as_requested_and_names_them_all(
     built: Store,
     held: dict[str, dict[str, int]],
     news: list[dict[str, dict[str, int]]],

@@ -32,7 +32,7 @@ def put_over_http(store: Store, uuid: str, amounts: Amounts, generation: int) ->
 # --- It goes, and is named --------------------------------------------------------------------------------------------
 
 
-def test_what_others_have_put_on_a_server_goes_with_it_and_is_named(
+def test_foreign_amounts_are_deleted_with_the_server_and_named(
     store: Store, host: str, pool: str, burdened: Server
 ) -> None:
     request_id = ids.fresh()
@@ -45,13 +45,13 @@ def test_what_others_have_put_on_a_server_goes_with_it_and_is_named(
     assert amounts_of(burdened.delete().extras) == {}
 
 
-def test_of_a_server_on_which_nobody_has_put_anything_nothing_is_named(store: Store, server: Server) -> None:
+def test_nothing_is_named_for_a_server_without_foreign_amounts(store: Store, server: Server) -> None:
     for keep in (True, False):
         assert server.delete(keep_extras=keep) == Released()
     assert store.rows() == {}
 
 
-def test_what_a_reshape_has_moved_within_the_host_is_the_servers_own(store: Store, pool: str) -> None:
+def test_amounts_moved_by_a_reshape_are_not_foreign(store: Store, pool: str) -> None:
     node = store.provider("node", VCPU=8, VGPU=4)
     uuid, claimed = ids.fresh(), {node: {"VCPU": 2, "VGPU": 1}, pool: {"DISK_GB": 20}}
     claim_id = store.claim(uuid, claimed).claim_id
@@ -65,7 +65,7 @@ def test_what_a_reshape_has_moved_within_the_host_is_the_servers_own(store: Stor
     assert store.is_sound()
 
 
-def test_a_class_that_has_been_deleted_since_the_claim_is_in_nobodys_way(store: Store, host: str) -> None:
+def test_a_resource_class_deleted_since_the_claim_does_not_prevent_the_delete(store: Store, host: str) -> None:
     uuid = ids.fresh()
     claim_id = store.claim(uuid, {host: SMALL}).claim_id
     claimed = {claim_id: request({host: SMALL | {"CUSTOM_GONE": 1}})}
@@ -74,7 +74,7 @@ def test_a_class_that_has_been_deleted_since_the_claim_is_in_nobodys_way(store: 
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_of_a_claim_that_nobody_names_all_goes_and_nothing_is_called_foreign(
+def test_without_the_right_claim_everything_is_deleted_and_nothing_is_foreign(
     store: Store, burdened: Server, keep: bool
 ) -> None:
     claimed = {ids.fresh(): request(burdened.claimed)}
@@ -83,9 +83,7 @@ def test_of_a_claim_that_nobody_names_all_goes_and_nothing_is_called_foreign(
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_what_a_consumer_holds_that_no_claim_places_others_have_put_there(
-    store: Store, host: str, pool: str, keep: bool
-) -> None:
+def test_all_amounts_of_a_consumer_without_a_claim_are_foreign(store: Store, host: str, pool: str, keep: bool) -> None:
     uuid, held = ids.fresh(), {host: SMALL, pool: {"DISK_GB": 5}}
     store.put(uuid, held)
 
@@ -98,7 +96,7 @@ def test_what_a_consumer_holds_that_no_claim_places_others_have_put_there(
         assert store.rows() == {}
 
 
-def test_what_is_left_of_a_claim_that_somebody_has_taken_away_is_no_extra(
+def test_the_rest_of_a_claim_that_another_client_has_removed_is_not_foreign(
     store: Store, host: str, pool: str, server: Server
 ) -> None:
     server.others_put({pool: {"DISK_GB": 25}})
@@ -109,7 +107,7 @@ def test_what_is_left_of_a_claim_that_somebody_has_taken_away_is_no_extra(
     assert amounts_of(released.extras) == store.held(server.uuid) == {pool: {"DISK_GB": 5}}
 
 
-def test_what_is_done_only_for_good_is_refused_otherwise(store: Store, server: Server) -> None:
+def test_options_of_a_delete_for_good_are_refused_for_a_release(store: Store, server: Server) -> None:
     for more in ({"keep_extras": True}, {"migration_uuids": (ids.fresh(),)}):
         with pytest.raises(errors.InvalidRequest) as caught:
             server.delete(for_good=False, **more)
@@ -120,7 +118,7 @@ def test_what_is_done_only_for_good_is_refused_otherwise(store: Store, server: S
 # --- It stays ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_to_stay_stays_on_a_consumer_for_which_nothing_can_be_claimed_any_more(
+def test_kept_foreign_amounts_stay_on_a_consumer_that_cannot_be_claimed_for(
     store: Store, host: str, pool: str, burdened: Server
 ) -> None:
     left = {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}
@@ -141,7 +139,7 @@ def test_what_is_to_stay_stays_on_a_consumer_for_which_nothing_can_be_claimed_an
     assert store.is_sound()
 
 
-def test_a_delete_that_is_repeated_neither_fails_nor_takes_away_what_was_to_stay(
+def test_a_repeated_delete_succeeds_and_keeps_the_foreign_amounts(
     store: Store, host: str, pool: str, burdened: Server
 ) -> None:
     left, request_id = {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}, ids.fresh()
@@ -154,9 +152,7 @@ def test_a_delete_that_is_repeated_neither_fails_nor_takes_away_what_was_to_stay
         burdened.delete(for_good=False, claim_id=burdened.claim_id, claimed_with={})
 
 
-def test_an_operator_can_take_away_what_has_stayed_and_the_consumer_goes_with_it(
-    store: Store, host: str, burdened: Server
-) -> None:
+def test_a_release_of_kept_foreign_amounts_deletes_the_consumer(store: Store, host: str, burdened: Server) -> None:
     burdened.delete(keep_extras=True)
 
     store.delete(burdened.uuid)
@@ -168,7 +164,7 @@ def test_an_operator_can_take_away_what_has_stayed_and_the_consumer_goes_with_it
         store.claim(burdened.uuid, {host: SMALL})
 
 
-def test_a_delete_that_is_not_to_keep_it_takes_away_what_has_stayed_and_names_it(
+def test_a_second_delete_without_keep_removes_and_names_the_kept_amounts(
     store: Store, host: str, pool: str, burdened: Server
 ) -> None:
     burdened.delete(keep_extras=True)
@@ -177,7 +173,7 @@ def test_a_delete_that_is_not_to_keep_it_takes_away_what_has_stayed_and_names_it
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_over_http_what_has_stayed_is_a_consumer_like_any_other(
+def test_kept_foreign_amounts_can_be_changed_and_cleared_over_http(
     store: Store, host: str, pool: str, burdened: Server
 ) -> None:
     burdened.delete(keep_extras=True)
@@ -190,7 +186,7 @@ def test_over_http_what_has_stayed_is_a_consumer_like_any_other(
     assert store.scalar(select(consumers.c.id).where(consumers.c.uuid == burdened.uuid)) is None
 
 
-def test_a_reshape_moves_what_has_stayed_as_it_moves_anything(store: Store) -> None:
+def test_a_reshape_moves_kept_foreign_amounts(store: Store) -> None:
     node = store.provider("node", VCPU=8, VGPU=4)
     uuid = ids.fresh()
     store.put(uuid, {node: {"VGPU": 2}})
@@ -205,7 +201,7 @@ def test_a_reshape_moves_what_has_stayed_as_it_moves_anything(store: Store) -> N
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_what_has_stayed_is_a_member_of_no_group(store: Store) -> None:
+def test_a_deleted_server_with_kept_foreign_amounts_is_in_no_group(store: Store) -> None:
     groups = Groups(store)
     group, host = groups.group("anti-affinity"), groups.host()
     member = groups.claim(group, host)
@@ -221,7 +217,7 @@ def test_what_has_stayed_is_a_member_of_no_group(store: Store) -> None:
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_who_was_deleted_stays_so_for_as_long_as_it_holds_anything(store: Store, burdened: Server) -> None:
+def test_a_tombstone_is_kept_while_its_consumer_holds_foreign_amounts(store: Store, burdened: Server) -> None:
     burdened.delete(keep_extras=True)
     pruning = Pruning(store.database, Retention(acknowledged=0.0, unacknowledged=0.0, tombstones=0.0))
     buried = select(tombstones.c.consumer_uuid)
@@ -236,7 +232,7 @@ def test_who_was_deleted_stays_so_for_as_long_as_it_holds_anything(store: Store,
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_an_audit_says_what_has_stayed_of_whom(store: Store, host: str, pool: str, burdened: Server) -> None:
+def test_an_audit_shows_kept_foreign_amounts_by_consumer(store: Store, host: str, pool: str, burdened: Server) -> None:
     other = Server(store, host, pool)
     burdened.delete(keep_extras=True)
 
@@ -248,7 +244,7 @@ def test_an_audit_says_what_has_stayed_of_whom(store: Store, host: str, pool: st
 # --- Where the guest may still run ------------------------------------------------------------------------------------
 
 
-def test_what_others_have_put_on_a_host_that_does_not_answer_goes_when_that_has_answered(
+def test_foreign_amounts_on_an_unreachable_host_belong_to_the_residue(
     store: Store, host: str, pool: str, burdened: Server
 ) -> None:
     released = burdened.delete(leave_residue=True)
@@ -260,7 +256,7 @@ def test_what_others_have_put_on_a_host_that_does_not_answer_goes_when_that_has_
     assert store.rows() == {}
 
 
-def test_what_is_to_stay_is_no_part_of_a_residue(store: Store, host: str, pool: str, burdened: Server) -> None:
+def test_kept_foreign_amounts_are_not_in_the_residue(store: Store, host: str, pool: str, burdened: Server) -> None:
     burdened.delete(leave_residue=True, keep_extras=True)
 
     assert store.held(burdened.attempt) == {host: SMALL}
@@ -290,7 +286,7 @@ def claims_of(moving: Moving) -> dict[str, Any]:
 
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("is_named", [True, False])
-def test_what_others_have_put_on_both_sides_of_a_move_is_named_or_stays_on_the_servers_consumer(
+def test_foreign_amounts_on_both_sides_of_a_move_are_named_and_kept_on_request(
     store: Store, host: str, pool: str, destination: str, moved: Moving, keep: bool, is_named: bool
 ) -> None:
     extras = {host: {"VCPU": 2}, destination: {"VCPU": 1}, pool: {"DISK_GB": 7}}
@@ -309,7 +305,7 @@ def test_what_others_have_put_on_both_sides_of_a_move_is_named_or_stays_on_the_s
     assert store.is_sound()
 
 
-def test_each_side_whose_guest_may_still_run_leaves_a_residue_of_its_own_and_the_rest_stays(
+def test_each_side_of_a_move_leaves_its_own_residue_beside_kept_foreign_amounts(
     store: Store, host: str, pool: str, destination: str, moved: Moving
 ) -> None:
     released = store.delete(
@@ -322,7 +318,7 @@ def test_each_side_whose_guest_may_still_run_leaves_a_residue_of_its_own_and_the
     assert store.is_sound()
 
 
-def test_what_moves_to_the_servers_consumer_needs_no_room_and_keeps_no_unit_rules(
+def test_amounts_moved_to_the_servers_consumer_need_no_room_and_no_unit_rules(
     store: Store, host: str, moved: Moving
 ) -> None:
     store.set_inventories(host, store.generation(host), VCPU=1, MEMORY_MB=2048)
@@ -330,7 +326,7 @@ def test_what_moves_to_the_servers_consumer_needs_no_room_and_keeps_no_unit_rule
     assert store.held(moved.uuid)[host] == {"VCPU": 2}
 
 
-def test_a_migration_whose_claim_somebody_has_taken_away_leaves_nothing_of_its_own(
+def test_a_migration_without_its_claim_leaves_no_foreign_amounts_of_its_own(
     store: Store, host: str, pool: str, destination: str, moved: Moving
 ) -> None:
     store.put(moved.migration, {pool: {"DISK_GB": 3}}, 2, consumer_type="MIGRATION")
@@ -344,7 +340,7 @@ def test_a_migration_whose_claim_somebody_has_taken_away_leaves_nothing_of_its_o
 # --- Migrations that nobody names -------------------------------------------------------------------------------------
 
 
-def test_a_migration_under_way_goes_with_a_server_that_is_deleted_for_good_named_or_not(
+def test_an_unnamed_migration_is_deleted_with_its_server(
     store: Store, host: str, destination: str, moved: Moving
 ) -> None:
     store.delete(moved.uuid, for_good=True)
@@ -353,9 +349,7 @@ def test_a_migration_under_way_goes_with_a_server_that_is_deleted_for_good_named
     assert moved.is_buried()
 
 
-def test_an_evacuated_servers_migration_stays_where_its_host_has_not_answered(
-    store: Store, host: str, destination: str
-) -> None:
+def test_the_residue_of_an_evacuation_stays_until_its_host_answers(store: Store, host: str, destination: str) -> None:
     moving = Moving(store, {host: SMALL}).build()
     moving.begin({destination: SMALL}, kind="evacuation")
     moving.accept()
@@ -369,9 +363,7 @@ def test_an_evacuated_servers_migration_stays_where_its_host_has_not_answered(
     assert store.rows() == {}
 
 
-def test_a_plain_release_takes_the_consumers_own_and_a_later_delete_finds_its_migration(
-    store: Store, host: str, moved: Moving
-) -> None:
+def test_a_release_leaves_the_migration_for_a_later_delete_for_good(store: Store, host: str, moved: Moving) -> None:
     store.delete(moved.uuid)
     assert moved.migrations == {host: SMALL | {"VCPU": 4}}
 
@@ -382,9 +374,7 @@ def test_a_plain_release_takes_the_consumers_own_and_a_later_delete_finds_its_mi
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_what_others_have_put_on_a_migration_stays_there_where_the_server_has_gone_before(
-    store: Store, host: str, moved: Moving
-) -> None:
+def test_foreign_amounts_stay_on_the_migration_if_the_server_has_no_row(store: Store, host: str, moved: Moving) -> None:
     store.delete(moved.uuid)
     with store.database.engine.connect() as connection, connection.begin():
         connection.execute(consumers.delete().where(consumers.c.uuid == moved.uuid))
@@ -398,7 +388,7 @@ def test_what_others_have_put_on_a_migration_stays_there_where_the_server_has_go
 # --- Who relies on generations ----------------------------------------------------------------------------------------
 
 
-def test_a_delete_that_relies_on_another_generation_takes_nothing_away(store: Store, host: str) -> None:
+def test_a_delete_with_a_stale_consumer_generation_is_refused(store: Store, host: str) -> None:
     uuid = ids.fresh()
     read = store.put(uuid, {host: {"VCPU": 1}})
     found = store.put(uuid, {host: {"VCPU": 2}}, read)
@@ -412,9 +402,7 @@ def test_a_delete_that_relies_on_another_generation_takes_nothing_away(store: St
     assert store.rows() == {}
 
 
-def test_a_delete_that_relies_on_another_generation_of_the_migration_takes_nothing_away(
-    store: Store, host: str
-) -> None:
+def test_a_delete_with_a_stale_migration_generation_is_refused(store: Store, host: str) -> None:
     moving = Moving(store, {host: {"VCPU": 2}}).build()
     moving.begin({store.provider("another", VCPU=8): {"VCPU": 2}})
     held = moving.amounts

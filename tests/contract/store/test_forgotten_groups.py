@@ -32,7 +32,7 @@ def is_known(groups: Groups, group: ServerGroup) -> bool:
     return True
 
 
-def test_a_group_of_a_claim_goes_when_it_has_no_members_and_is_as_old_as_a_tombstone(
+def test_a_claimed_group_without_members_is_deleted_at_the_age_of_a_tombstone(
     store: Store, groups: Groups, pruning: Pruning
 ) -> None:
     group, host = groups.group(), groups.host()
@@ -47,7 +47,7 @@ def test_a_group_of_a_claim_goes_when_it_has_no_members_and_is_as_old_as_a_tombs
     assert not is_known(groups, group)
 
 
-def test_a_group_with_a_member_stays(store: Store, groups: Groups, pruning: Pruning) -> None:
+def test_a_group_with_a_member_is_kept(store: Store, groups: Groups, pruning: Pruning) -> None:
     group, host = groups.group(), groups.host()
     groups.claim(group, host)
 
@@ -57,7 +57,7 @@ def test_a_group_with_a_member_stays(store: Store, groups: Groups, pruning: Prun
     assert is_known(groups, group)
 
 
-def test_a_group_that_was_created_by_name_stays_without_members(store: Store, groups: Groups, pruning: Pruning) -> None:
+def test_a_group_created_by_name_is_kept_without_members(store: Store, groups: Groups, pruning: Pruning) -> None:
     group = groups.group()
     groups.dispatcher.call(CreateServerGroup(request_id=ids.fresh(), group=group, name="kept", project_id="p"))
 
@@ -67,7 +67,7 @@ def test_a_group_that_was_created_by_name_stays_without_members(store: Store, gr
     assert is_known(groups, group)
 
 
-def test_a_claim_creates_a_forgotten_group_anew_with_its_rule(store: Store, groups: Groups, pruning: Pruning) -> None:
+def test_a_claim_creates_a_deleted_group_again_with_its_rule(store: Store, groups: Groups, pruning: Pruning) -> None:
     group, host = groups.group(), groups.host()
     groups.delete(groups.claim(group, host))
     store.age("consumer_groups", "created_at", 2 * KEPT)
@@ -80,7 +80,7 @@ def test_a_claim_creates_a_forgotten_group_anew_with_its_rule(store: Store, grou
         groups.claim(group, host)
 
 
-def test_a_group_that_has_got_a_member_since_it_was_found_stays(store: Store, groups: Groups) -> None:
+def test_a_group_with_a_new_member_since_it_was_found_is_kept(store: Store, groups: Groups) -> None:
     emptied, taken, host = groups.group(), groups.group(), groups.host()
     groups.delete(groups.claim(emptied, host))
     groups.claim(taken, host)
@@ -92,7 +92,7 @@ def test_a_group_that_has_got_a_member_since_it_was_found_stays(store: Store, gr
     assert [is_known(groups, emptied), is_known(groups, taken)] == [False, True]
 
 
-def test_many_groups_go_in_bounded_transactions(
+def test_many_groups_are_deleted_in_bounded_transactions(
     store: Store, groups: Groups, pruning: Pruning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_store.upkeep.pruning._AT_ONCE", 2)

@@ -111,7 +111,7 @@ def test_a_lost_consumer_is_rebuilt_under_its_own_claim_and_can_be_moved(
     assert store.is_sound()
 
 
-def test_a_heal_that_is_repeated_changes_nothing_more(store: Store, heal: Heal, moving: Moving, source: str) -> None:
+def test_a_repeated_heal_changes_nothing(store: Store, heal: Heal, moving: Moving, source: str) -> None:
     message = heal_message(source_hold(moving), seen={moving.uuid: SeenConsumer()})
     lose(store, moving.uuid)
 
@@ -121,7 +121,7 @@ def test_a_heal_that_is_repeated_changes_nothing_more(store: Store, heal: Heal, 
     assert store.used(source) == SMALL
 
 
-def test_an_acceptance_that_is_repeated_after_a_heal_changes_nothing(
+def test_a_repeated_acceptance_after_a_heal_changes_nothing(
     store: Store, heal: Heal, moving: Moving, source: str
 ) -> None:
     lose(store, moving.uuid)
@@ -142,7 +142,7 @@ def test_an_acceptance_that_is_repeated_after_a_heal_changes_nothing(
     assert store.database.read(lambda connection: connection.execute(query).one()) == healed
 
 
-def test_what_was_taken_away_is_claimed_again_and_what_others_have_put_there_stays(
+def test_missing_amounts_are_claimed_again_and_foreign_amounts_stay(
     store: Store, heal: Heal, moving: Moving, source: str, pool: str
 ) -> None:
     store.put(moving.uuid, {source: {"VCPU": 1, "MEMORY_MB": 3000}, **disk(pool, 7)}, 1)
@@ -153,7 +153,7 @@ def test_what_was_taken_away_is_claimed_again_and_what_others_have_put_there_sta
     assert store.is_sound()
 
 
-def test_amounts_that_were_put_back_without_a_claim_are_not_doubled(
+def test_amounts_written_again_without_a_claim_are_not_doubled(
     store: Store, heal: Heal, moving: Moving, source: str
 ) -> None:
     lose(store, moving.uuid)
@@ -167,7 +167,7 @@ def test_amounts_that_were_put_back_without_a_claim_are_not_doubled(
     assert store.used(source) == FREE
 
 
-def test_another_claim_is_replaced_by_the_recorded_one_and_what_it_held_is_named(
+def test_another_claim_is_replaced_by_the_recorded_one_and_its_amounts_are_named(
     store: Store, heal: Heal, moving: Moving, source: str, third: str
 ) -> None:
     stale = moving.source_claim
@@ -182,7 +182,7 @@ def test_another_claim_is_replaced_by_the_recorded_one_and_what_it_held_is_named
     assert store.is_sound()
 
 
-def test_what_does_not_fit_is_refused_and_changes_nothing(
+def test_a_heal_that_does_not_fit_is_refused_and_changes_nothing(
     store: Store, heal: Heal, moving: Moving, source: str
 ) -> None:
     lose(store, moving.uuid)
@@ -198,7 +198,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
         store.consumer(moving.uuid)
 
 
-def test_a_consumer_that_is_not_as_it_was_seen_is_left_alone(
+def test_a_consumer_changed_since_it_was_read_is_not_healed(
     store: Store, heal: Heal, moving: Moving, source: str
 ) -> None:
     was = seen(store, moving.uuid)
@@ -209,7 +209,7 @@ def test_a_consumer_that_is_not_as_it_was_seen_is_left_alone(
     assert moving.amounts == {source: {"VCPU": 1}}
 
 
-def test_what_was_deleted_for_good_is_not_revived(store: Store, heal: Heal, moving: Moving, source: str) -> None:
+def test_a_consumer_deleted_for_good_is_not_healed(store: Store, heal: Heal, moving: Moving, source: str) -> None:
     store.delete(moving.uuid, for_good=True)
     with pytest.raises(errors.ConsumerDeleted):
         heal(source_hold(moving))
@@ -252,7 +252,7 @@ def test_a_residue_is_rebuilt_without_a_claim_until_its_attempt_is_gone(store: S
 
 @pytest.mark.backends("mariadb")
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_a_heal_beside_which_an_attempt_is_reported_gone_leaves_no_residue_of_it(
+def test_a_heal_beside_a_report_that_the_attempt_is_gone_leaves_no_residue(
     store: Store, request: pytest.FixtureRequest, is_lost: bool
 ) -> None:
     database = Database(store.database.url.render_as_string(hide_password=False), "main")
@@ -283,7 +283,7 @@ def test_a_heal_beside_which_an_attempt_is_reported_gone_leaves_no_residue_of_it
         interrupted(after)
 
 
-def test_what_is_on_no_record_is_released_and_buried_where_it_is_to_be(
+def test_a_consumer_without_a_record_is_released_and_on_request_deleted_for_good(
     store: Store, heal: Heal, moving: Moving, source: str
 ) -> None:
     heal(gone=(moving.uuid,))
@@ -297,7 +297,7 @@ def test_what_is_on_no_record_is_released_and_buried_where_it_is_to_be(
             store.put(uuid, {source: SMALL})
 
 
-def test_amounts_that_a_reshape_has_moved_are_found_where_they_are(
+def test_amounts_moved_by_a_reshape_are_found_at_their_new_place(
     store: Store, heal: Heal, moving: Moving, source: str
 ) -> None:
     child = store.provider("child", parent=source, MEMORY_MB=4096)
@@ -311,7 +311,7 @@ def test_amounts_that_a_reshape_has_moved_are_found_where_they_are(
     assert moving.amounts == {source: {"VCPU": 2}, child: {"MEMORY_MB": 2048}}
 
 
-def test_amounts_without_any_provider_of_their_class_are_refused(
+def test_amounts_of_a_class_without_any_inventory_are_refused(
     store: Store, heal: Heal, moving: Moving, source: str
 ) -> None:
     lose(store, moving.uuid)
@@ -321,9 +321,7 @@ def test_amounts_without_any_provider_of_their_class_are_refused(
     assert store.is_sound()
 
 
-def test_the_unit_rules_of_today_do_not_refuse_what_was_claimed_before_them(
-    store: Store, heal: Heal, moving: Moving, source: str
-) -> None:
+def test_newer_unit_rules_do_not_refuse_older_claims(store: Store, heal: Heal, moving: Moving, source: str) -> None:
     lose(store, moving.uuid)
     store.set_inventories(
         source, store.generation(source), VCPU=Inventory(total=8, max_unit=1), MEMORY_MB=Inventory(total=8192)
@@ -332,7 +330,9 @@ def test_the_unit_rules_of_today_do_not_refuse_what_was_claimed_before_them(
     assert moving.amounts == {source: SMALL}
 
 
-def test_a_rebuilt_member_counts_in_its_group(store: Store, heal: Heal, moving: Moving, source: str) -> None:
+def test_a_rebuilt_member_counts_for_the_rule_of_its_group(
+    store: Store, heal: Heal, moving: Moving, source: str
+) -> None:
     group = ServerGroup(uuid=ids.fresh(), policy="anti-affinity")
     lose(store, moving.uuid)
     heal(source_hold(moving, group=group))
@@ -340,7 +340,7 @@ def test_a_rebuilt_member_counts_in_its_group(store: Store, heal: Heal, moving: 
         store.claim(ids.fresh(), {source: SMALL}, group=group)
 
 
-def test_a_message_that_contradicts_itself_is_refused(store: Store, heal: Heal, moving: Moving, source: str) -> None:
+def test_an_inconsistent_heal_is_refused(store: Store, heal: Heal, moving: Moving, source: str) -> None:
     unseen = ids.fresh()
     for wrong in ({"seen": {unseen: SeenConsumer()}}, {"for_good": (moving.uuid,)}, {"for_good": (unseen,)}):
         with pytest.raises(errors.InvalidRequest):
@@ -351,7 +351,7 @@ def test_a_message_that_contradicts_itself_is_refused(store: Store, heal: Heal, 
         heal(hold(moving.uuid, moving.source_claim, {ids.fresh(): SMALL}, moving.attempt))
 
 
-def test_a_recount_mends_sums_and_removes_allocations_of_no_consumer(
+def test_a_recount_corrects_sums_and_removes_allocations_without_a_consumer(
     store: Store, recount: Callable[..., Recounted], moving: Moving, source: str, destination: str
 ) -> None:
     store.claim(ids.fresh(), {source: SMALL})
@@ -368,7 +368,7 @@ def test_a_recount_mends_sums_and_removes_allocations_of_no_consumer(
     assert recount(source) == Recounted()
 
 
-def test_an_audit_with_amounts_names_them_and_what_the_rows_say(
+def test_an_audit_on_request_lists_the_amounts_owner_and_host_of_a_consumer(
     store: Store, i1: Moving, source: str, pool: str
 ) -> None:
     child = store.provider("child", parent=source, VGPU=4)
@@ -383,9 +383,7 @@ def test_an_audit_with_amounts_names_them_and_what_the_rows_say(
     assert store.audit().holders[0].held == {}
 
 
-def test_a_heal_never_leaves_a_trace_of_a_tombstone_on_what_it_releases(
-    store: Store, heal: Heal, moving: Moving
-) -> None:
+def test_a_heal_that_releases_a_consumer_leaves_no_tombstone(store: Store, heal: Heal, moving: Moving) -> None:
     heal(gone=(moving.uuid,))
     assert store.scalar(select(tombstones.c.consumer_uuid)) is None
     assert row(store, moving.uuid).accepted_by is None

@@ -21,7 +21,7 @@ def name_both(store: Store, nodes: tuple[str, str], name: str) -> None:
     store.database.write(lambda connection: connection.execute(statement))
 
 
-def test_hosts_that_are_forced_down_or_not_there_are_declared_down_in_the_order_asked_for(store: Store) -> None:
+def test_forced_down_and_missing_hosts_are_declared_down_in_the_requested_order(store: Store) -> None:
     groups = Groups(store)
     up, down = groups.host(), groups.host(down=True)
 
@@ -31,7 +31,7 @@ def test_hosts_that_are_forced_down_or_not_there_are_declared_down_in_the_order_
     assert declared_down(store, "deleted", up, down) == ["deleted", up]
 
 
-def test_a_host_of_two_nodes_is_declared_down_when_both_are(store: Store) -> None:
+def test_a_host_with_two_nodes_is_declared_down_when_both_nodes_are(store: Store) -> None:
     groups = Groups(store)
     nodes = groups.host(down=True), groups.host()
     name_both(store, nodes, "h")
@@ -41,7 +41,7 @@ def test_a_host_of_two_nodes_is_declared_down_when_both_are(store: Store) -> Non
     assert declared_down(store, "h") == ["h"]
 
 
-def test_a_host_that_is_disabled_is_out_of_service_and_is_waited_for_all_the_same(store: Store) -> None:
+def test_a_disabled_host_is_listed_only_on_request(store: Store) -> None:
     groups = Groups(store)
     up, off, down = groups.host(), groups.host(), groups.host(down=True)
     statement = hosts.update().where(hosts.c.service_host == off).values(disabled=True)
@@ -52,7 +52,7 @@ def test_a_host_that_is_disabled_is_out_of_service_and_is_waited_for_all_the_sam
     assert declared_down(store, up, off, down) == [down]
 
 
-def test_a_host_of_another_cell_is_another_host(store: Store) -> None:
+def test_a_host_of_the_same_name_in_another_cell_is_another_host(store: Store) -> None:
     up = Groups(store).host()
     assert declared_down(store, up) == []
     assert declared_down(store, up, cell=ids.derived("another cell")) == [up]

@@ -11,7 +11,7 @@ from moorage.model.inspection import ServiceReport
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
 
-def test_claims_are_listed_the_oldest_first_with_who_has_accepted_them(store: Store, host: str) -> None:
+def test_claims_are_listed_the_oldest_first_with_the_accepting_attempt_and_host(store: Store, host: str) -> None:
     first, second, attempt = ids.fresh(), ids.fresh(), ids.fresh()
     store.put(ids.fresh(), {host: {"VCPU": 1}})
     claim_id = store.claim(first, {host: SMALL}).claim_id
@@ -32,7 +32,7 @@ def test_claims_are_listed_the_oldest_first_with_who_has_accepted_them(store: St
     assert [claim.consumer_uuid for claim in store.listed(consumer_uuids=(second, ids.fresh()))] == [second]
 
 
-def test_residues_are_listed_on_request_with_the_host_that_has_them(store: Store, host: str) -> None:
+def test_residues_are_listed_on_request_with_their_host(store: Store, host: str) -> None:
     uuid, attempt = ids.fresh(), ids.fresh()
     claim_id = store.claim(uuid, {host: SMALL}).claim_id
     store.accept(uuid, claim_id, attempt)
@@ -45,7 +45,7 @@ def test_residues_are_listed_on_request_with_the_host_that_has_them(store: Store
     assert store.listed(residues=True, older_than=60) == []
 
 
-def test_an_audit_names_the_roots_that_each_consumer_holds_something_of(store: Store, host: str) -> None:
+def test_an_audit_names_the_root_providers_of_each_consumers_allocations(store: Store, host: str) -> None:
     pool, uuid = store.provider("pool", DISK_GB=100), ids.fresh()
     store.claim(uuid, {host: SMALL, pool: {"DISK_GB": 5}})
 
@@ -57,7 +57,7 @@ def test_an_audit_names_the_roots_that_each_consumer_holds_something_of(store: S
     assert (audit.overcommitted, audit.drifted) == ((), ())
 
 
-def test_an_audit_in_parts_tells_of_each_holder_once_and_whole(store: Store, host: str) -> None:
+def test_an_audit_in_parts_lists_each_consumer_once_with_all_its_allocations(store: Store, host: str) -> None:
     pool = store.provider("pool", DISK_GB=100)
     uuids = [ids.fresh() for _ in range(5)]
     for uuid in uuids:
@@ -71,7 +71,7 @@ def test_an_audit_in_parts_tells_of_each_holder_once_and_whole(store: Store, hos
         assert all(len(part.holders) <= limit for part in parts)
 
 
-def test_inventories_are_told_of_with_the_first_part_of_an_audit_alone(store: Store, host: str) -> None:
+def test_only_the_first_part_of_an_audit_lists_inventories(store: Store, host: str) -> None:
     store.claim(ids.fresh(), {host: {"VCPU": 2}})
     store.claim(ids.fresh(), {host: {"VCPU": 2}})
     with store.database.engine.connect() as connection, connection.begin():
@@ -84,7 +84,9 @@ def test_inventories_are_told_of_with_the_first_part_of_an_audit_alone(store: St
     assert len(second.holders) == 1
 
 
-def test_who_holds_something_throughout_is_in_one_part_while_others_come_and_go(store: Store, host: str) -> None:
+def test_a_permanent_consumer_is_in_exactly_one_part_while_others_are_created_and_deleted(
+    store: Store, host: str
+) -> None:
     def come() -> str:
         uuid = ids.fresh()
         store.claim(uuid, {host: {"VCPU": 1}})
@@ -112,7 +114,7 @@ def test_who_holds_something_throughout_is_in_one_part_while_others_come_and_go(
     assert [listed.count(uuid) for uuid in staying] == [1] * 4
 
 
-def test_a_service_that_was_stopped_in_order_is_so_until_it_reports_again(store: Store) -> None:
+def test_a_stopped_service_is_listed_as_stopped_until_it_reports_again(store: Store) -> None:
     service = ServiceReport(name="a", kind="scheduler", machine="m1", version="1.0")
 
     def reported(**how: bool) -> bool:
@@ -124,19 +126,19 @@ def test_a_service_that_was_stopped_in_order_is_so_until_it_reports_again(store:
     assert [reported(), reported(stopped=True), reported(), reported(stopped=True)] == [False, True, False, True]
 
 
-def test_a_service_whose_only_report_is_that_it_stops_is_stopped(store: Store) -> None:
+def test_a_service_whose_first_report_is_its_stop_is_listed_as_stopped(store: Store) -> None:
     service = ServiceReport(name="b", kind="scheduler", machine="m1", version="1.0")
     store.dispatcher.call(ReportService(request_id=ids.fresh(), service=service, stopped=True))
     assert [state.stopped for state in store.dispatcher.call(ListServices())] == [True]
 
 
-def test_a_running_service_says_nothing_that_a_placement_role_of_the_former_release_does_not_know() -> None:
+def test_a_report_of_a_running_service_can_be_read_by_the_previous_release() -> None:
     service = ServiceReport(name="b", kind="scheduler", machine="m1", version="1.0")
     assert ReportService(request_id=ids.fresh(), service=service).lowest_version() == "1.1"
     assert ReportService(request_id=ids.fresh(), service=service, stopped=True).lowest_version() == "1.6"
 
 
-def test_claims_are_listed_in_parts_by_their_consumers(store: Store, host: str) -> None:
+def test_claims_are_listed_in_parts_ordered_by_consumer(store: Store, host: str) -> None:
     uuids = sorted(ids.fresh() for _ in range(5))
     for uuid in uuids:
         store.claim(uuid, {host: {"VCPU": 1}})
@@ -146,7 +148,7 @@ def test_claims_are_listed_in_parts_by_their_consumers(store: Store, host: str) 
     assert [claim.consumer_uuid for claim in store.listed(unaccepted=True, limit=1, after=uuids[0])] == [uuids[1]]
 
 
-def test_a_service_is_known_by_kind_name_and_cell_since_its_first_report(store: Store) -> None:
+def test_services_are_told_apart_by_kind_name_and_cell(store: Store) -> None:
     cell = ids.fresh()
 
     def report(version: str, **more: str) -> None:

@@ -57,9 +57,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
 
 
 @pytest.mark.parametrize(("name", "revision"), list(revisions()), ids=lambda value: str(value))
-def test_an_upgrade_that_is_killed_at_each_statement_ends_where_an_undisturbed_one_does(
-    make: Make, name: str, revision: str
-) -> None:
+def test_an_upgrade_killed_at_each_statement_ends_like_an_undisturbed_one(make: Make, name: str, revision: str) -> None:
     schema = known_schemas()[name]
     before = ScriptDirectory.from_config(schema._config()).get_revision(revision)._all_down_revisions
     undisturbed, interrupted = make("undisturbed"), make("interrupted")
@@ -80,7 +78,7 @@ def test_an_upgrade_that_is_killed_at_each_statement_ends_where_an_undisturbed_o
 
 
 @pytest.mark.parametrize("name", sorted(known_schemas()))
-def test_upgrades_that_are_run_at_once_all_succeed_and_end_where_one_alone_does(make: Make, name: str) -> None:
+def test_concurrent_upgrades_all_succeed_and_end_like_a_single_one(make: Make, name: str) -> None:
     schema = known_schemas()[name]
     alone, together = make("alone"), make("together")
     schema.upgrade(alone)

@@ -60,7 +60,7 @@ def is_kept_apart(reshaping: Reshaping, host: Host) -> bool:
 
 
 @pytest.mark.parametrize("isolated", [True, False])
-def test_groups_meet_after_a_reshape_only_if_they_are_not_isolated(
+def test_a_reshape_merges_groups_only_if_they_are_not_isolated(
     store: Store, host: Host, reshaping: Reshaping, isolated: bool
 ) -> None:
     uuid = ids.fresh()
@@ -70,7 +70,7 @@ def test_groups_meet_after_a_reshape_only_if_they_are_not_isolated(
     assert store.held(uuid) == (host.amounts if isolated else {host.node: {"VCPU": 1}, host.gpus[1]: {"VGPU": 2}})
 
 
-def test_groups_that_a_reshape_has_moved_are_kept_apart_by_the_next_one(
+def test_groups_moved_by_a_reshape_stay_isolated_in_the_next_one(
     store: Store, host: Host, reshaping: Reshaping
 ) -> None:
     uuid = ids.fresh()
@@ -86,7 +86,7 @@ def test_groups_that_a_reshape_has_moved_are_kept_apart_by_the_next_one(
         reshaping.move(("part", {"VGPU": 4}, host.gpus[0]))
 
 
-def test_not_even_by_the_word_of_the_caller_two_isolated_groups_meet(
+def test_a_distribution_given_by_the_caller_must_keep_groups_isolated(
     store: Store, host: Host, reshaping: Reshaping
 ) -> None:
     uuid = ids.fresh()
@@ -99,9 +99,7 @@ def test_not_even_by_the_word_of_the_caller_two_isolated_groups_meet(
     assert store.held(uuid) == host.amounts
 
 
-def test_a_group_that_is_attached_is_isolated_from_the_others_until_it_is_detached(
-    store: Store, host: Host, reshaping: Reshaping
-) -> None:
+def test_an_attached_group_is_isolated_until_it_is_detached(store: Store, host: Host, reshaping: Reshaping) -> None:
     uuid = ids.fresh()
     alone = {host.node: {"VCPU": 1}, host.gpus[0]: GPU}
     store.claim(uuid, alone, isolated={"_1": (host.gpus[0],)})
@@ -147,7 +145,7 @@ def reverted(store: Store, moving: Moving, host: Host, other: Host) -> Host:
 
 
 @pytest.mark.parametrize("become", [moved, confirmed, moving_away, reverted])
-def test_groups_stay_isolated_in_the_course_of_a_move(
+def test_groups_stay_isolated_during_and_after_a_move(
     store: Store, host: Host, other: Host, reshaping: Reshaping, become: Callable[..., Host]
 ) -> None:
     moving = Moving(store, host.amounts).build(isolated=host.groups)
@@ -155,7 +153,7 @@ def test_groups_stay_isolated_in_the_course_of_a_move(
 
 
 @pytest.mark.parametrize("isolated", [True, False])
-def test_groups_are_as_isolated_on_the_next_host_as_on_the_one_that_failed(
+def test_a_swap_keeps_the_isolation_of_groups(
     store: Store, host: Host, other: Host, reshaping: Reshaping, isolated: bool
 ) -> None:
     uuid = ids.fresh()
@@ -167,7 +165,7 @@ def test_groups_are_as_isolated_on_the_next_host_as_on_the_one_that_failed(
 
 
 @pytest.mark.parametrize("harm", ["lost", "shortened"])
-def test_a_heal_isolates_groups_as_they_are_on_record(
+def test_a_heal_restores_the_recorded_isolation_of_groups(
     store: Store, host: Host, reshaping: Reshaping, harm: str
 ) -> None:
     uuid, attempt, claim_id = ids.fresh(), ids.fresh(), ids.fresh()

@@ -26,7 +26,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     database.close()
 
 
-def test_the_upgraded_schema_is_the_one_in_the_code(database: Database) -> None:
+def test_the_upgraded_schema_equals_the_one_in_the_code(database: Database) -> None:
     MAIN.upgrade(database)
 
     with database.engine.connect() as connection:
@@ -47,7 +47,7 @@ def test_upgrading_again_changes_nothing(database: Database) -> None:
 
 
 @pytest.mark.parametrize("revision", [None, "main_0006"])
-def test_an_older_and_a_missing_schema_are_refused(database: Database, revision: str | None) -> None:
+def test_an_older_or_a_missing_schema_is_refused(database: Database, revision: str | None) -> None:
     if revision is not None:
         MAIN.upgrade(database)
         _execute(database, f"UPDATE {MAIN.version_table} SET version_num = '{revision}'")
@@ -76,7 +76,7 @@ def _execute(database: Database, statement: str) -> None:
 
 @EACH_SCHEMA
 @pytest.mark.parametrize("position", [-2, -1], ids=["the revision before", "our own"])
-def test_a_newer_schema_is_worked_on_if_it_says_so_and_upgrading_leaves_it_alone(
+def test_a_compatible_newer_schema_is_used_and_not_changed_by_an_upgrade(
     database: Database, schema: Schema, position: int
 ) -> None:
     newer = _upgraded_by_a_newer_release(database, schema, sorted(schema._known_revisions())[position])
@@ -88,7 +88,7 @@ def test_a_newer_schema_is_worked_on_if_it_says_so_and_upgrading_leaves_it_alone
 
 @EACH_SCHEMA
 @pytest.mark.parametrize("oldest_number", ["9998", None])
-def test_a_newer_schema_that_needs_newer_code_is_refused_and_upgrading_leaves_it_alone(
+def test_a_newer_schema_that_needs_newer_code_is_refused_and_not_changed_by_an_upgrade(
     database: Database, schema: Schema, oldest_number: str | None
 ) -> None:
     oldest_code = oldest_number and f"{schema.name}_{oldest_number}"
@@ -101,7 +101,7 @@ def test_a_newer_schema_that_needs_newer_code_is_refused_and_upgrading_leaves_it
 
 
 @EACH_SCHEMA
-def test_code_of_the_revision_before_works_on_the_schema(database: Database, schema: Schema) -> None:
+def test_the_schema_permits_the_code_of_the_previous_revision(database: Database, schema: Schema) -> None:
     schema.upgrade(database)
 
     oldest = database.read(schema._oldest_code)
@@ -111,7 +111,7 @@ def test_code_of_the_revision_before_works_on_the_schema(database: Database, sch
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["at once", "killed at each statement"])
-def test_groups_and_their_members_of_an_older_schema_are_kept(database: Database, is_killed: bool) -> None:
+def test_an_upgrade_keeps_server_groups_and_their_members(database: Database, is_killed: bool) -> None:
     MAIN.migrate(database, "main_0003")
     groups = {rule: ids.derived(rule) for rule in ("spread", "together")}
     member = ids.derived("member")

@@ -35,7 +35,7 @@ MOVES = [
 CHILDREN = (child("node_gpu0", "node"), child("node_gpu1", "node"))
 
 
-def test_inventories_and_all_that_is_allocated_of_them_move_to_new_children_at_once(
+def test_inventories_and_their_allocations_move_to_new_children_in_one_request(
     store: Store, reshaping: Reshaping, node: str
 ) -> None:
     with_gpus = {ids.fresh(): amount for amount in (3, 3, 1, 1)}
@@ -92,7 +92,7 @@ def test_children_are_created_at_any_depth_with_their_traits_and_aggregates(
         assert aggregates.of(connection, [number]) == {number: {aggregate}}
 
 
-def test_what_was_moved_moves_back_with_all_that_is_allocated(store: Store, reshaping: Reshaping, node: str) -> None:
+def test_moved_inventories_move_back_with_their_allocations(store: Store, reshaping: Reshaping, node: str) -> None:
     uuid, before = ids.fresh(), store.get(node).inventories
     store.claim(uuid, {node: {"VCPU": 1, "VGPU": 2}})
     reshaping.move(*MOVES, providers=CHILDREN)
@@ -109,7 +109,9 @@ def test_what_was_moved_moves_back_with_all_that_is_allocated(store: Store, resh
         assert store.get(store.uuid_of(name)).inventories == {}
 
 
-def test_only_what_changes_is_touched_and_told_of(store: Store, reshaping: Reshaping, node: str) -> None:
+def test_only_changed_providers_are_written_and_recorded_in_the_change_feed(
+    store: Store, reshaping: Reshaping, node: str
+) -> None:
     pool, other = store.provider("pool", DISK_GB=100), store.provider("other", VCPU=4)
     reshaping.move(*MOVES, providers=CHILDREN)
     uuid = ids.fresh()
@@ -129,7 +131,7 @@ def test_only_what_changes_is_touched_and_told_of(store: Store, reshaping: Resha
     assert store.held(uuid) == {node: {"VCPU": 1}, gpu1: {"VGPU": 1}, pool: {"DISK_GB": 5}}
 
 
-def test_the_same_request_is_carried_out_once_and_answered_as_before(
+def test_a_repeated_reshape_is_carried_out_once_and_gets_its_stored_answer(
     store: Store, reshaping: Reshaping, node: str
 ) -> None:
     message = {"request_id": ids.fresh(), "providers": CHILDREN}
@@ -139,7 +141,7 @@ def test_the_same_request_is_carried_out_once_and_answered_as_before(
     assert everything(store) == after
 
 
-def test_a_plan_says_what_would_be_done_and_does_nothing(store: Store, reshaping: Reshaping, node: str) -> None:
+def test_a_plan_shows_the_result_and_changes_nothing(store: Store, reshaping: Reshaping, node: str) -> None:
     uuid, named = ids.fresh(), child("node_gpu1", "node", uuid=ids.fresh())
     store.claim(uuid, {node: {"VGPU": 3}})
     before = everything(store)
@@ -158,7 +160,7 @@ def test_a_plan_says_what_would_be_done_and_does_nothing(store: Store, reshaping
 # --- Who goes where ---------------------------------------------------------------------------------------------------
 
 
-def test_a_deal_that_is_impossible_names_a_consumer_and_changes_nothing(
+def test_an_impossible_distribution_names_a_consumer_and_changes_nothing(
     store: Store, reshaping: Reshaping, node: str
 ) -> None:
     consumers = [ids.fresh() for _ in range(2)]
@@ -176,7 +178,7 @@ def test_a_deal_that_is_impossible_names_a_consumer_and_changes_nothing(
     assert store.changes() == told
 
 
-def test_a_search_that_reaches_its_bound_says_so_and_changes_nothing(
+def test_a_search_that_reaches_its_bound_is_refused_and_changes_nothing(
     store: Store, reshaping: Reshaping, node: str
 ) -> None:
     for amount in (3, 2, 2, 1):
@@ -188,7 +190,9 @@ def test_a_search_that_reaches_its_bound_says_so_and_changes_nothing(
     assert everything(store) == before
 
 
-def test_an_over_full_inventory_is_not_dealt_into_as_little_room(store: Store, reshaping: Reshaping) -> None:
+def test_allocations_of_an_over_committed_inventory_are_not_moved_into_too_little_room(
+    store: Store, reshaping: Reshaping
+) -> None:
     node = store.provider("node", VGPU=8)
     for _ in range(8):
         store.claim(ids.fresh(), {node: {"VGPU": 1}})
@@ -199,7 +203,7 @@ def test_an_over_full_inventory_is_not_dealt_into_as_little_room(store: Store, r
     assert everything(store) == before
 
 
-def test_what_is_used_at_the_target_already_is_counted(store: Store, reshaping: Reshaping, node: str) -> None:
+def test_amounts_used_at_the_target_are_counted(store: Store, reshaping: Reshaping, node: str) -> None:
     reshaping.move((node, {"VGPU": 4}, "gpu"), providers=(child("gpu", node),))
     gpu = store.uuid_of("gpu")
     store.claim(ids.fresh(), {gpu: {"VGPU": 3}}, root=node)
@@ -215,7 +219,7 @@ def test_what_is_used_at_the_target_already_is_counted(store: Store, reshaping: 
     assert store.is_sound()
 
 
-def test_the_callers_word_goes_before_everything(store: Store, reshaping: Reshaping, node: str) -> None:
+def test_a_distribution_given_by_the_caller_takes_precedence(store: Store, reshaping: Reshaping, node: str) -> None:
     uuids = [ids.fresh() for _ in range(4)]
     for uuid in uuids:
         store.claim(uuid, {node: {"VGPU": 2}})
@@ -241,7 +245,7 @@ def test_the_callers_word_goes_before_everything(store: Store, reshaping: Reshap
         (lambda uuid: dealt(uuid, "node_gpu0", "node", VGPU=1), "$.dealt[0].to_resource_provider"),
     ],
 )
-def test_a_word_of_the_callers_that_cannot_be_meant_is_refused(
+def test_an_invalid_distribution_given_by_the_caller_is_refused(
     store: Store, reshaping: Reshaping, node: str, word: object, path: str
 ) -> None:
     uuid = ids.fresh()
@@ -253,7 +257,7 @@ def test_a_word_of_the_callers_that_cannot_be_meant_is_refused(
     assert everything(store) == before
 
 
-def test_a_word_of_the_callers_for_which_there_is_no_room_is_an_impossible_deal(
+def test_a_distribution_given_by_the_caller_that_does_not_fit_is_refused(
     store: Store, reshaping: Reshaping, node: str
 ) -> None:
     uuids = [ids.fresh() for _ in range(3)]
@@ -265,7 +269,7 @@ def test_a_word_of_the_callers_for_which_there_is_no_room_is_an_impossible_deal(
     assert caught.value.consumer_uuid in uuids
 
 
-def test_what_a_guest_has_left_behind_moves_as_well(store: Store, reshaping: Reshaping, node: str) -> None:
+def test_residues_move_as_well(store: Store, reshaping: Reshaping, node: str) -> None:
     uuid, attempt = ids.fresh(), ids.fresh()
     claim_id = store.claim(uuid, {node: {"VCPU": 1, "VGPU": 2}}).claim_id
     store.accept(uuid, claim_id, attempt)
@@ -282,7 +286,7 @@ def test_what_a_guest_has_left_behind_moves_as_well(store: Store, reshaping: Res
 # --- What inventories become ------------------------------------------------------------------------------------------
 
 
-def test_a_part_keeps_the_rules_of_the_whole_as_far_as_it_is_large_enough(store: Store, reshaping: Reshaping) -> None:
+def test_a_moved_part_keeps_the_unit_rules_as_far_as_its_total_permits(store: Store, reshaping: Reshaping) -> None:
     whole = Inventory(total=10, min_unit=3, max_unit=8, step_size=3, allocation_ratio=2.0, reserved=1)
     node = store.provider("node", VGPU=whole)
 
@@ -303,7 +307,7 @@ def test_a_part_keeps_the_rules_of_the_whole_as_far_as_it_is_large_enough(store:
     )
 
 
-def test_what_is_described_goes_before_what_was_and_a_part_is_never_larger_than_itself(
+def test_described_fields_take_precedence_and_max_unit_is_at_most_the_total(
     store: Store, reshaping: Reshaping, node: str
 ) -> None:
     fields = {"VGPU": {"reserved": 1, "max_unit": 99, "step_size": 2, "allocation_ratio": 1.5}}
@@ -320,14 +324,16 @@ def test_what_is_described_goes_before_what_was_and_a_part_is_never_larger_than_
     )
 
 
-def test_what_is_reserved_stays_where_it_is_as_long_as_there_is_something(store: Store, reshaping: Reshaping) -> None:
+def test_the_reserved_amount_stays_on_the_source_while_it_has_inventory(store: Store, reshaping: Reshaping) -> None:
     node = store.provider("node", VGPU=Inventory(total=8, reserved=3))
     reshaping.move((node, {"VGPU": 5}, "gpu"), providers=(child("gpu", node),))
     assert (inventory(store, "node", "VGPU").reserved, inventory(store, "gpu", "VGPU").reserved) == (3, 0)
 
 
 @pytest.mark.parametrize(("moved", "reserved"), [(7, 1), (8, 2)])
-def test_a_reservation_is_never_lost_silently(store: Store, reshaping: Reshaping, moved: int, reserved: int) -> None:
+def test_a_move_that_would_lose_a_reserved_amount_is_refused(
+    store: Store, reshaping: Reshaping, moved: int, reserved: int
+) -> None:
     node = store.provider("node", VGPU=Inventory(total=8, reserved=2))
     before = everything(store)
     for too_little in range(reserved):
@@ -350,7 +356,7 @@ def test_a_reservation_is_never_lost_silently(store: Store, reshaping: Reshaping
         ({"allocation_ratio": 1e308}, "allocation_ratio is too large"),
     ],
 )
-def test_an_inventory_that_cannot_be_is_refused_by_name(
+def test_an_invalid_inventory_is_refused_by_provider_and_class(
     store: Store, reshaping: Reshaping, node: str, fields: dict[str, float], reason: str
 ) -> None:
     uuid = ids.fresh()
@@ -362,7 +368,7 @@ def test_an_inventory_that_cannot_be_is_refused_by_name(
 # --- What cannot be meant ---------------------------------------------------------------------------------------------
 
 
-def test_more_than_there_is_cannot_be_moved(store: Store, reshaping: Reshaping, node: str) -> None:
+def test_more_than_the_total_cannot_be_moved(store: Store, reshaping: Reshaping, node: str) -> None:
     for moves in ([(node, {"VGPU": 9}, "gpu")], [(node, {"VGPU": 5}, "gpu"), (node, {"VGPU": 4}, "gpu")]):
         with pytest.raises(errors.InvalidInventory, match="9 are to be moved and there are 8") as caught:
             reshaping.move(*moves, providers=(child("gpu", node),))
@@ -373,7 +379,7 @@ def test_more_than_there_is_cannot_be_moved(store: Store, reshaping: Reshaping, 
         reshaping.move(("gpu", {"VGPU": 1}, node), providers=(child("gpu", node),))
 
 
-def test_what_does_not_exist_is_not_found(store: Store, reshaping: Reshaping, node: str) -> None:
+def test_a_missing_provider_class_or_trait_is_not_found(store: Store, reshaping: Reshaping, node: str) -> None:
     before = everything(store)
     for moves, more, missing, error in [
         ([("nowhere", {"VGPU": 1}, "neither")], {}, "nowhere", errors.ProviderNotFound),
@@ -394,7 +400,7 @@ def test_what_does_not_exist_is_not_found(store: Store, reshaping: Reshaping, no
     assert everything(store) == before
 
 
-def test_a_request_concerns_one_tree_alone(store: Store, reshaping: Reshaping, node: str) -> None:
+def test_all_providers_of_a_request_must_be_in_one_tree(store: Store, reshaping: Reshaping, node: str) -> None:
     store.provider("other", VGPU=8)
     gpu = (child("gpu", node),)
     for moves, more, path in [
@@ -412,7 +418,7 @@ def test_a_request_concerns_one_tree_alone(store: Store, reshaping: Reshaping, n
         assert caught.value.path == path
 
 
-def test_children_are_there_as_they_are_described_or_not_at_all(store: Store, reshaping: Reshaping, node: str) -> None:
+def test_an_existing_child_must_match_its_description(store: Store, reshaping: Reshaping, node: str) -> None:
     uuid = ids.fresh()
     reshaping.move((node, {"VGPU": 1}, "gpu"), providers=(child("gpu", node, uuid=uuid), child("nic", node)))
     before = everything(store)
@@ -433,7 +439,7 @@ def test_children_are_there_as_they_are_described_or_not_at_all(store: Store, re
     assert inventory(store, "gpu", "VGPU").total == 2
 
 
-def test_nothing_moves_to_where_it_is(store: Store, reshaping: Reshaping, node: str) -> None:
+def test_a_move_to_the_same_provider_is_refused(store: Store, reshaping: Reshaping, node: str) -> None:
     with pytest.raises(errors.InvalidRequest) as caught:
         reshaping.move((node, {"VGPU": 1}, "node"))
     assert caught.value.path == "$.instructions[0].to_resource_provider"

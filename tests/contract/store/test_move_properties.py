@@ -32,7 +32,7 @@ from moorage import errors
     outcome=st.sampled_from(["confirm", "revert"]),
     residue=st.booleans(),
 )
-def test_after_either_end_the_instance_holds_what_it_should_and_what_others_have_put_there_is_there_or_was_named(
+def test_an_ended_move_leaves_exact_amounts_and_names_all_lost_foreign_amounts(
     built: Store,
     held: dict[str, dict[str, int]],
     news: list[dict[str, dict[str, int]]],
@@ -83,7 +83,7 @@ def test_after_either_end_the_instance_holds_what_it_should_and_what_others_have
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(held=asked(st.just("source")), new=asked(st.sampled_from(HOSTS)), wanted=extras)
-def test_a_move_is_refused_for_what_others_have_put_on_providers_that_it_leaves_and_for_nothing_else_of_theirs(
+def test_a_move_is_refused_exactly_for_foreign_amounts_on_providers_that_it_leaves(
     built: Store, held: dict[str, dict[str, int]], new: dict[str, dict[str, int]], wanted: list[Any]
 ) -> None:
     store = emptied(built, room=100)

@@ -40,7 +40,7 @@ def test_a_move_gives_the_source_to_the_migration_and_the_destination_to_the_ins
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_a_move_of_i1_inserts_the_rows_of_both_sides_deletes_those_of_the_source_and_leaves_the_pools_row_alone(
+def test_a_move_replaces_the_rows_of_the_source_and_keeps_the_row_of_the_pool(
     store: Store, source: str, destination: str, pool: str, i1: Moving
 ) -> None:
     before, generations = store.rows(), {uuid: store.generation(uuid) for uuid in (source, destination, pool)}
@@ -61,7 +61,7 @@ def test_a_move_of_i1_inserts_the_rows_of_both_sides_deletes_those_of_the_source
 
 
 @pytest.mark.parametrize(("new", "held_meanwhile"), [(20, 50), (50, 50), (70, 70)])
-def test_of_a_pool_that_both_sides_use_the_instance_holds_the_larger_until_the_move_ends(
+def test_the_instance_holds_the_larger_amount_of_a_common_pool_until_the_move_ends(
     store: Store, source: str, destination: str, pool: str, i1: Moving, new: int, held_meanwhile: int
 ) -> None:
     i1.begin({destination: LARGE, **disk(pool, new)}, kind="resize")
@@ -75,7 +75,7 @@ def test_of_a_pool_that_both_sides_use_the_instance_holds_the_larger_until_the_m
 
 
 @pytest.mark.parametrize("new", [20, 50, 70])
-def test_a_revert_gives_i1_back_what_it_held_and_of_the_pool_what_it_had(
+def test_a_revert_restores_the_amounts_on_the_source_and_on_the_pool(
     store: Store, source: str, destination: str, pool: str, i1: Moving, new: int
 ) -> None:
     i1.begin({destination: LARGE, **disk(pool, new)}, kind="resize")
@@ -88,7 +88,7 @@ def test_a_revert_gives_i1_back_what_it_held_and_of_the_pool_what_it_had(
     assert store.is_sound()
 
 
-def test_a_pool_of_one_side_only_is_held_by_that_side(
+def test_a_pool_used_by_one_side_is_held_by_that_side(
     store: Store, source: str, destination: str, pool: str, i1: Moving
 ) -> None:
     other = store.provider("other pool", DISK_GB=100)
@@ -102,9 +102,7 @@ def test_a_pool_of_one_side_only_is_held_by_that_side(
     assert store.used(other) == {"DISK_GB": 0}
 
 
-def test_a_move_to_a_full_destination_is_refused_and_the_instance_stays_as_it_was(
-    store: Store, source: str, moving: Moving
-) -> None:
+def test_a_move_to_a_full_destination_is_refused_and_changes_nothing(store: Store, source: str, moving: Moving) -> None:
     tiny, before = store.provider(VCPU=1), store.rows()
     with pytest.raises(errors.CapacityExceeded) as caught:
         moving.begin({tiny: {"VCPU": 2}})
@@ -114,7 +112,7 @@ def test_a_move_to_a_full_destination_is_refused_and_the_instance_stays_as_it_wa
     assert not moving.is_buried()
 
 
-def test_a_full_pool_and_a_full_source_are_no_obstacle_to_who_keeps_using_them(
+def test_a_move_needs_no_more_room_on_the_source_and_a_common_pool(
     store: Store, source: str, destination: str, pool: str, i1: Moving
 ) -> None:
     store.put(ids.fresh(), {source: {"VCPU": 6}, **disk(pool, 50)})
@@ -127,7 +125,7 @@ def test_a_full_pool_and_a_full_source_are_no_obstacle_to_who_keeps_using_them(
 # --- Beginning: fences ------------------------------------------------------------------------------------------------
 
 
-def test_a_move_names_the_claim_and_the_generation_that_it_relies_on(
+def test_a_move_with_another_claim_or_a_stale_generation_is_refused(
     store: Store, source: str, destination: str, moving: Moving
 ) -> None:
     with pytest.raises(errors.ClaimReleased):
@@ -143,14 +141,14 @@ def test_a_move_names_the_claim_and_the_generation_that_it_relies_on(
     moving.begin({destination: SMALL})
 
 
-def test_what_no_host_has_accepted_is_not_moved(store: Store, source: str, destination: str) -> None:
+def test_an_instance_with_an_unaccepted_claim_is_not_moved(store: Store, source: str, destination: str) -> None:
     moving = Moving(store, {source: SMALL})
     moving.source_claim, moving.generation = store.claim(moving.uuid, {source: SMALL}).claim_id, 1
     with pytest.raises(errors.InvalidState):
         moving.begin({destination: SMALL})
 
 
-def test_nothing_is_moved_that_was_deleted_for_good_and_nothing_to_a_migration_that_was(
+def test_a_move_of_a_deleted_instance_or_with_a_deleted_migration_is_refused(
     store: Store, source: str, destination: str, moving: Moving
 ) -> None:
     store.delete(moving.migration, for_good=True)
@@ -166,7 +164,7 @@ def test_nothing_is_moved_that_was_deleted_for_good_and_nothing_to_a_migration_t
         Moving(store, {source: SMALL}, source_claim=ids.fresh(), generation=1).begin({destination: SMALL})
 
 
-def test_a_migration_that_is_there_already_is_refused_and_so_is_a_second_move_before_the_first_has_ended(
+def test_an_existing_migration_and_a_second_move_before_the_first_has_ended_are_refused(
     store: Store, destination: str, third: str, moving: Moving
 ) -> None:
     store.put(moving.migration, {destination: {"VCPU": 1}})
@@ -191,7 +189,7 @@ def test_a_migration_that_is_there_already_is_refused_and_so_is_a_second_move_be
 # --- Same host --------------------------------------------------------------------------------------------------------
 
 
-def test_a_resize_on_the_same_host_fits_only_if_both_sizes_do_and_confirm_frees_the_old_one_at_once(
+def test_a_resize_on_the_same_host_needs_room_for_both_sizes_until_it_is_confirmed(
     store: Store, source: str, moving: Moving
 ) -> None:
     with pytest.raises(errors.CapacityExceeded):
@@ -206,9 +204,7 @@ def test_a_resize_on_the_same_host_fits_only_if_both_sizes_do_and_confirm_frees_
     assert store.consumer(moving.uuid).claim_id == moving.claim_id
 
 
-def test_a_resize_on_the_same_host_is_reverted_and_what_others_have_put_there_stays_with_the_instance(
-    store: Store, source: str, moving: Moving
-) -> None:
+def test_a_reverted_resize_on_the_same_host_keeps_foreign_amounts(store: Store, source: str, moving: Moving) -> None:
     moving.generation = store.put(moving.uuid, {source: {"VCPU": 3, "MEMORY_MB": 2048}}, 1)
     moving.begin({source: {"VCPU": 4}}, kind="resize")
     assert (moving.amounts, moving.migrations) == ({source: {"VCPU": 5}}, {source: SMALL})
@@ -220,9 +216,7 @@ def test_a_resize_on_the_same_host_is_reverted_and_what_others_have_put_there_st
     assert store.is_sound()
 
 
-def test_a_confirmed_resize_on_the_same_host_keeps_what_others_have_put_there(
-    store: Store, source: str, moving: Moving
-) -> None:
+def test_a_confirmed_resize_on_the_same_host_keeps_foreign_amounts(store: Store, source: str, moving: Moving) -> None:
     moving.generation = store.put(moving.uuid, {source: {"VCPU": 3, "MEMORY_MB": 2048}}, 1)
     moving.begin({source: {"VCPU": 4}}, kind="resize")
     moving.confirm()

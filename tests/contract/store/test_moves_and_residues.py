@@ -25,7 +25,7 @@ def evacuated(store: Store, destination: str, moving: Moving) -> Moving:
     return moving
 
 
-def test_an_evacuation_leaves_the_migration_as_a_residue_of_the_source_and_of_nothing_shared(
+def test_an_evacuation_leaves_a_residue_on_the_source_and_none_on_a_pool(
     store: Store, source: str, destination: str, pool: str, evacuated: Moving
 ) -> None:
     answer = evacuated.confirm(guest_gone=False, leave_residue=True)
@@ -42,7 +42,7 @@ def test_an_evacuation_leaves_the_migration_as_a_residue_of_the_source_and_of_no
     assert store.is_sound()
 
 
-def test_a_move_that_has_left_a_residue_has_ended(store: Store, destination: str, evacuated: Moving) -> None:
+def test_a_move_that_left_a_residue_cannot_be_ended_again(store: Store, destination: str, evacuated: Moving) -> None:
     message = evacuated.ending("confirm", leave_residue=True)
     answer = store.dispatcher.call(message)
     assert store.dispatcher.call(message) == answer
@@ -53,7 +53,7 @@ def test_a_move_that_has_left_a_residue_has_ended(store: Store, destination: str
         evacuated.swap({destination: LARGE}, leave_residue=True)
 
 
-def test_the_residue_of_an_evacuation_stays_through_later_moves_and_the_delete_until_its_host_has_cleaned_up(
+def test_the_residue_of_an_evacuation_survives_later_moves_and_the_delete_until_its_host_cleans_up(
     store: Store, source: str, destination: str, evacuated: Moving
 ) -> None:
     evacuated.confirm(guest_gone=False, leave_residue=True)
@@ -75,7 +75,7 @@ def test_the_residue_of_an_evacuation_stays_through_later_moves_and_the_delete_u
 
 
 @pytest.mark.parametrize("reported", ["before", "after"])
-def test_a_host_that_has_cleaned_up_frees_the_residue_of_an_evacuation_whichever_comes_first(
+def test_a_host_that_cleans_up_before_or_after_the_confirm_frees_the_residue(
     store: Store, source: str, evacuated: Moving, reported: str
 ) -> None:
     if reported == "before":
@@ -90,7 +90,7 @@ def test_a_host_that_has_cleaned_up_frees_the_residue_of_an_evacuation_whichever
     assert store.used(source) == FREE
 
 
-def test_an_attempt_that_is_reported_gone_takes_no_migration_with_it_that_is_still_under_way(
+def test_an_attempt_reported_gone_does_not_delete_a_migration_under_way(
     store: Store, source: str, evacuated: Moving
 ) -> None:
     store.delete(evacuated.attempt, for_good=True)
@@ -100,7 +100,7 @@ def test_an_attempt_that_is_reported_gone_takes_no_migration_with_it_that_is_sti
 # --- Reverted ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_reverted_move_whose_destination_does_not_answer_leaves_a_residue_there(
+def test_a_reverted_move_leaves_a_residue_on_an_unreachable_destination(
     store: Store, source: str, destination: str, pool: str, moving: Moving
 ) -> None:
     moving.begin({destination: LARGE, pool: {"DISK_GB": 70}}, kind="resize")
@@ -131,7 +131,7 @@ def test_a_reverted_resize_on_the_same_host_leaves_a_residue_of_the_new_size_alo
 
 
 @pytest.mark.parametrize("accepted", [False, True])
-def test_a_destination_that_nobody_has_accepted_or_whose_guest_is_gone_leaves_nothing(
+def test_a_destination_without_an_accepted_claim_or_without_a_guest_leaves_no_residue(
     store: Store, destination: str, moving: Moving, accepted: bool
 ) -> None:
     moving.begin({destination: LARGE})
@@ -144,7 +144,7 @@ def test_a_destination_that_nobody_has_accepted_or_whose_guest_is_gone_leaves_no
 # --- Deleted ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_instance_deleted_in_the_middle_of_a_move_goes_with_its_migration_in_one_write(
+def test_a_delete_during_a_move_deletes_instance_and_migration_together(
     store: Store, destination: str, moving: Moving
 ) -> None:
     moving.begin({destination: SMALL})
@@ -160,7 +160,7 @@ def test_an_instance_deleted_in_the_middle_of_a_move_goes_with_its_migration_in_
         store.claim(moving.uuid, {destination: SMALL})
 
 
-def test_each_host_that_may_still_run_a_guest_of_a_deleted_instance_is_held_by_a_residue_of_its_own(
+def test_each_host_that_may_still_run_a_guest_of_a_deleted_instance_keeps_a_residue(
     store: Store, source: str, destination: str, moving: Moving
 ) -> None:
     moving.begin({destination: LARGE})
@@ -191,9 +191,7 @@ def test_an_attempt_whose_guest_is_gone_leaves_no_residue_of_a_deleted_instance(
     assert store.used(source) == FREE
 
 
-def test_a_migration_that_has_not_come_yet_never_comes_after_the_delete(
-    store: Store, destination: str, moving: Moving
-) -> None:
+def test_a_migration_named_by_a_delete_cannot_be_created_later(store: Store, destination: str, moving: Moving) -> None:
     other = ids.fresh()
     store.delete(moving.uuid, for_good=True, migration_uuids=(moving.migration, other))
     for uuid in (moving.migration, other):
@@ -201,16 +199,14 @@ def test_a_migration_that_has_not_come_yet_never_comes_after_the_delete(
             store.put(uuid, {destination: SMALL})
 
 
-def test_a_delete_repeated_with_migrations_that_were_forgotten_takes_them_too(
-    store: Store, destination: str, moving: Moving
-) -> None:
+def test_a_repeated_delete_with_migrations_deletes_them_too(store: Store, destination: str, moving: Moving) -> None:
     moving.begin({destination: SMALL})
     store.delete(moving.uuid, claim_id=moving.claim_id, for_good=True)
     store.delete(moving.uuid, claim_id=moving.claim_id, for_good=True, migration_uuids=(moving.migration,))
     assert store.rows() == {}
 
 
-def test_migrations_go_only_for_good_and_only_with_their_own_instance(
+def test_a_delete_may_name_only_its_own_migrations_and_only_for_good(
     store: Store, source: str, destination: str, moving: Moving
 ) -> None:
     moving.begin({destination: SMALL})

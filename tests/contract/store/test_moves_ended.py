@@ -25,7 +25,7 @@ def with_extras(moving: Moving, source: str, pool: str, third: str) -> dict[str,
     return amounts
 
 
-def test_what_others_have_put_on_a_provider_that_is_left_refuses_the_move_by_name(
+def test_foreign_amounts_on_a_provider_that_the_move_leaves_refuse_it(
     store: Store, source: str, destination: str, pool: str, third: str, i1: Moving
 ) -> None:
     amounts = with_extras(i1, source, pool, third)
@@ -40,7 +40,7 @@ def test_what_others_have_put_on_a_provider_that_is_left_refuses_the_move_by_nam
     assert i1.migrations == {}
 
 
-def test_what_others_have_put_goes_with_the_migration_where_that_was_said_and_comes_back_with_it(
+def test_foreign_amounts_go_to_the_migration_on_request_and_return_with_a_revert(
     store: Store, source: str, destination: str, pool: str, third: str, i1: Moving
 ) -> None:
     amounts = with_extras(i1, source, pool, third)
@@ -53,7 +53,7 @@ def test_what_others_have_put_goes_with_the_migration_where_that_was_said_and_co
     assert i1.amounts == amounts
 
 
-def test_what_others_have_put_on_a_pool_that_stays_stays_through_either_end(
+def test_foreign_amounts_on_a_common_pool_survive_confirm_and_revert(
     store: Store, source: str, destination: str, pool: str
 ) -> None:
     for outcome, expected in (("confirm", 30), ("revert", 60)):
@@ -67,7 +67,7 @@ def test_what_others_have_put_on_a_pool_that_stays_stays_through_either_end(
     assert store.rows() == {}
 
 
-def test_a_confirmed_move_says_what_of_others_has_gone_with_the_source(
+def test_a_confirmed_move_names_foreign_amounts_lost_with_the_source(
     store: Store, source: str, destination: str, pool: str, third: str, i1: Moving
 ) -> None:
     with_extras(i1, source, pool, third)
@@ -79,7 +79,7 @@ def test_a_confirmed_move_says_what_of_others_has_gone_with_the_source(
     assert i1.amounts == {destination: SMALL, third: {"VCPU": 1}}
 
 
-def test_a_reverted_move_says_what_others_had_put_on_the_destination_meanwhile(
+def test_a_reverted_move_names_foreign_amounts_lost_with_the_destination(
     store: Store, source: str, destination: str, moving: Moving
 ) -> None:
     moving.begin({destination: SMALL})
@@ -91,7 +91,7 @@ def test_a_reverted_move_says_what_others_had_put_on_the_destination_meanwhile(
     assert moving.amounts == {source: SMALL}
 
 
-def test_what_others_have_put_on_the_migration_stays_on_the_instance_where_it_is_to(
+def test_a_confirm_may_keep_foreign_amounts_of_the_migration_on_the_instance(
     store: Store, source: str, destination: str, pool: str, third: str, i1: Moving
 ) -> None:
     with_extras(i1, source, pool, third)
@@ -107,7 +107,7 @@ def test_what_others_have_put_on_the_migration_stays_on_the_instance_where_it_is
     assert store.is_sound()
 
 
-def test_what_others_have_put_on_the_migration_is_no_part_of_the_residue_where_it_is_to_stay(
+def test_kept_foreign_amounts_of_the_migration_are_not_in_the_residue(
     store: Store, source: str, destination: str, moving: Moving
 ) -> None:
     moving.begin({destination: SMALL})
@@ -120,7 +120,7 @@ def test_what_others_have_put_on_the_migration_is_no_part_of_the_residue_where_i
     assert moving.amounts == {destination: SMALL, source: {"VCPU": 2, "MEMORY_MB": 2048}}
 
 
-def test_what_others_have_put_on_the_destination_stays_at_a_revert_where_it_is_to(
+def test_a_revert_may_keep_foreign_amounts_on_the_destination(
     store: Store, source: str, destination: str, moving: Moving
 ) -> None:
     moving.begin({destination: SMALL})
@@ -134,7 +134,7 @@ def test_what_others_have_put_on_the_destination_stays_at_a_revert_where_it_is_t
 
 
 @pytest.mark.parametrize("outcome", ["confirm", "revert"])
-def test_a_move_whose_migration_others_have_written_is_not_ended_by_whoever_relies_on_it(
+def test_a_stale_migration_generation_refuses_the_end_of_a_move(
     store: Store, source: str, destination: str, moving: Moving, outcome: str
 ) -> None:
     moving.begin({destination: SMALL})
@@ -150,7 +150,7 @@ def test_a_move_whose_migration_others_have_written_is_not_ended_by_whoever_reli
     store.dispatcher.call(moving.ending(outcome, guest_gone=True, migration_generation=found))
 
 
-def test_less_of_a_pool_than_the_move_was_made_with_is_not_made_more_again(
+def test_a_revert_does_not_restore_a_pool_amount_that_another_client_has_reduced(
     store: Store, source: str, destination: str, pool: str, i1: Moving
 ) -> None:
     i1.begin({destination: SMALL, **disk(pool, 20)})
@@ -166,7 +166,7 @@ def test_less_of_a_pool_than_the_move_was_made_with_is_not_made_more_again(
 # --- Ending -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_confirmed_move_buries_the_migration_and_leaves_the_claim_as_it_stands(
+def test_a_confirmed_move_deletes_the_migration_for_good_and_keeps_the_claim(
     store: Store, source: str, destination: str, moving: Moving
 ) -> None:
     moving.begin({destination: SMALL})
@@ -187,7 +187,7 @@ def test_a_confirmed_move_buries_the_migration_and_leaves_the_claim_as_it_stands
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_a_reverted_move_brings_the_claim_back_as_it_stood(
+def test_a_reverted_move_restores_the_claim_of_the_source(
     store: Store, source: str, destination: str, moving: Moving
 ) -> None:
     before = row(store, moving.uuid)
@@ -213,7 +213,7 @@ def test_a_reverted_move_brings_the_claim_back_as_it_stood(
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_a_revert_needs_no_room_and_keeps_no_unit_rules_on_a_host_that_has_filled_up_and_shrunk(
+def test_a_revert_to_a_full_and_shrunk_host_needs_no_room_and_no_unit_rules(
     store: Store, source: str, destination: str, pool: str, i1: Moving
 ) -> None:
     i1.begin({destination: SMALL, **disk(pool, 20)})
@@ -228,7 +228,7 @@ def test_a_revert_needs_no_room_and_keeps_no_unit_rules_on_a_host_that_has_fille
 
 
 @pytest.mark.parametrize("outcome", ["confirm", "revert"])
-def test_a_move_is_ended_once_and_only_as_it_stands(
+def test_a_move_is_ended_only_once_and_only_with_its_current_claim_and_generation(
     store: Store, source: str, destination: str, moving: Moving, outcome: str
 ) -> None:
     moving.begin({destination: SMALL})
@@ -256,7 +256,7 @@ def test_a_move_is_ended_once_and_only_as_it_stands(
 
 
 @pytest.mark.parametrize("outcome", ["confirm", "revert"])
-def test_a_move_relies_on_the_generations_that_it_names_be_it_of_providers_of_which_nothing_changes(
+def test_a_move_compares_named_generations_even_of_unchanged_providers(
     store: Store, source: str, destination: str, pool: str, i1: Moving, outcome: str
 ) -> None:
     def relying(amounts: Amounts, by: int = 0) -> AllocationRequest:
@@ -282,7 +282,9 @@ def test_a_move_relies_on_the_generations_that_it_names_be_it_of_providers_of_wh
     assert store.is_sound()
 
 
-def test_a_deleted_instance_gets_nothing_back(store: Store, source: str, destination: str, moving: Moving) -> None:
+def test_the_move_of_a_deleted_instance_cannot_be_ended(
+    store: Store, source: str, destination: str, moving: Moving
+) -> None:
     moving.begin({destination: SMALL})
     store.delete(moving.uuid, for_good=True, migration_uuids=(moving.migration,))
     for outcome in ("confirm", "revert"):
@@ -291,7 +293,7 @@ def test_a_deleted_instance_gets_nothing_back(store: Store, source: str, destina
     assert store.rows() == {}
 
 
-def test_what_a_host_has_accepted_is_given_up_only_if_its_guest_is_gone_or_a_residue_may_be_left(
+def test_an_accepted_claim_ends_only_without_a_guest_or_with_a_residue(
     store: Store, source: str, destination: str, moving: Moving
 ) -> None:
     moving.begin({destination: SMALL})
@@ -302,7 +304,7 @@ def test_what_a_host_has_accepted_is_given_up_only_if_its_guest_is_gone_or_a_res
     assert (moving.amounts, moving.migrations) == ({destination: SMALL}, {source: SMALL})
 
 
-def test_a_migration_that_somebody_has_released_leaves_nothing_to_go_back_to(
+def test_a_move_whose_migration_was_released_can_be_confirmed_but_not_reverted(
     store: Store, source: str, destination: str, moving: Moving
 ) -> None:
     moving.begin({destination: SMALL})
@@ -319,7 +321,9 @@ def test_a_migration_that_somebody_has_released_leaves_nothing_to_go_back_to(
 
 @pytest.mark.parametrize("outcome", ["confirm", "revert"])
 @pytest.mark.parametrize("same_host", [False, True])
-def test_a_reshape_in_the_middle_takes_nothing_from_either_end(store: Store, outcome: str, same_host: bool) -> None:
+def test_a_reshape_during_a_move_keeps_the_amounts_of_confirm_and_revert_exact(
+    store: Store, outcome: str, same_host: bool
+) -> None:
     node, after = (store.provider(name, VCPU=8, VGPU=4) for name in ("node", "after"))
     moving = Moving(store, {node: {"VCPU": 2, "VGPU": 1}}).build()
     moving.begin({node if same_host else after: {"VCPU": 3, "VGPU": 2}})
@@ -335,7 +339,7 @@ def test_a_reshape_in_the_middle_takes_nothing_from_either_end(store: Store, out
     assert store.rows() == {}
 
 
-def test_a_move_after_a_reshape_finds_what_was_claimed_before_it(store: Store) -> None:
+def test_a_move_after_a_reshape_finds_the_amounts_claimed_before_it(store: Store) -> None:
     node, after = (store.provider(name, VCPU=8, VGPU=4) for name in ("node", "after"))
     moving = Moving(store, {node: {"VCPU": 2, "VGPU": 1}}).build()
     [gpu] = Reshaping(store).move(("node", {"VGPU": 4}, "gpu"), providers=(child("gpu", "node"),)).created
@@ -350,7 +354,7 @@ def test_a_move_after_a_reshape_finds_what_was_claimed_before_it(store: Store) -
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_the_migration_is_in_the_instances_group_until_the_move_ends_and_a_residue_is_in_none(
+def test_a_migration_is_in_the_group_of_its_instance_and_a_residue_in_none(
     store: Store, source: str, destination: str
 ) -> None:
     group = ServerGroup(uuid=ids.fresh(), policy="anti-affinity")
@@ -377,7 +381,7 @@ def test_the_migration_is_in_the_instances_group_until_the_move_ends_and_a_resid
 # On SQLite nobody else writes while a message is carried out.
 @pytest.mark.backends("mariadb")
 @pytest.mark.parametrize("late", ["swap", "confirm"])
-def test_a_message_about_a_move_that_ends_while_it_is_carried_out_is_told_that_its_claim_is_released(
+def test_a_swap_or_confirm_beside_a_revert_fails_because_the_claim_is_released(
     store: Store, request: pytest.FixtureRequest, late: str
 ) -> None:
     database = Database(store.database.url.render_as_string(hide_password=False), "main")
@@ -409,7 +413,7 @@ def test_a_message_about_a_move_that_ends_while_it_is_carried_out_is_told_that_i
 
 
 @pytest.mark.backends("mariadb")
-def test_a_move_beside_which_another_one_of_its_instance_begins_is_told_that_its_claim_is_released(
+def test_the_slower_of_two_concurrent_moves_of_an_instance_is_refused(
     store: Store, request: pytest.FixtureRequest
 ) -> None:
     database = Database(store.database.url.render_as_string(hide_password=False), "main")

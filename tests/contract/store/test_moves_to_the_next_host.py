@@ -26,7 +26,7 @@ def i1(store: Store, hosts: list[str], pools: list[str]) -> Moving:
     return Moving(store, {hosts[0]: SMALL, **disk(pools[0], 50)}).build()
 
 
-def test_a_failed_destination_is_swapped_for_the_next_one_and_the_source_stays_with_the_migration(
+def test_a_swap_to_the_next_destination_leaves_the_source_with_the_migration(
     store: Store, hosts: list[str], pools: list[str], i1: Moving
 ) -> None:
     source, first, second = hosts
@@ -45,7 +45,7 @@ def test_a_failed_destination_is_swapped_for_the_next_one_and_the_source_stays_w
 
 @pytest.mark.parametrize("outcome", ["confirm", "revert"])
 @pytest.mark.parametrize("news", [(20, 70), (70, 20), (0, 30), (30, 0), (0, 0)])
-def test_through_any_sizes_of_a_pool_the_larger_of_old_and_new_is_held_and_each_end_is_exact(
+def test_the_larger_of_the_old_and_the_new_pool_amount_is_held_until_the_exact_end(
     store: Store, hosts: list[str], pools: list[str], i1: Moving, news: tuple[int, int], outcome: str
 ) -> None:
     """A new size of 0 stands for a destination that uses another pool."""
@@ -65,7 +65,7 @@ def test_through_any_sizes_of_a_pool_the_larger_of_old_and_new_is_held_and_each_
     assert store.rows() == {}
 
 
-def test_what_others_have_put_on_pools_goes_with_the_migration_when_they_are_left_and_comes_back_when_used_again(
+def test_foreign_amounts_on_a_pool_go_to_the_migration_while_the_pool_is_not_used(
     store: Store, hosts: list[str], pools: list[str], i1: Moving
 ) -> None:
     source, first, second = hosts
@@ -85,7 +85,7 @@ def test_what_others_have_put_on_pools_goes_with_the_migration_when_they_are_lef
     assert i1.amounts == {first: SMALL, **disk(pool, 40)}
 
 
-def test_a_swap_from_the_source_itself_leaves_the_old_size_with_the_migration(
+def test_a_swap_away_from_the_source_host_leaves_the_old_size_with_the_migration(
     store: Store, hosts: list[str], i1: Moving, pools: list[str]
 ) -> None:
     source, first, _ = hosts
@@ -104,7 +104,7 @@ def test_a_swap_from_the_source_itself_leaves_the_old_size_with_the_migration(
     assert i1.amounts == more
 
 
-def test_an_accepted_destination_is_swapped_with_a_residue_and_the_migration_keeps_its_own(
+def test_a_swap_from_an_accepted_destination_leaves_a_residue_and_keeps_the_migration(
     store: Store, hosts: list[str], i1: Moving, pools: list[str]
 ) -> None:
     source, first, second = hosts
@@ -123,7 +123,7 @@ def test_an_accepted_destination_is_swapped_with_a_residue_and_the_migration_kee
     assert (store.used(first), store.used(second)) == (LARGE, FREE)
 
 
-def test_on_the_source_a_residue_takes_what_is_new_and_the_migration_what_others_have_put_there(
+def test_a_swap_away_from_the_source_host_divides_the_amounts_between_residue_and_migration(
     store: Store, hosts: list[str], i1: Moving, pools: list[str]
 ) -> None:
     source, first, _ = hosts
@@ -139,7 +139,7 @@ def test_on_the_source_a_residue_takes_what_is_new_and_the_migration_what_others
     assert store.is_sound()
 
 
-def test_a_refused_swap_changes_neither_and_may_be_repeated(
+def test_a_refused_swap_changes_nothing_and_may_be_repeated(
     store: Store, hosts: list[str], i1: Moving, pools: list[str]
 ) -> None:
     _, first, second = hosts

@@ -28,7 +28,7 @@ AVX = "HW_CPU_X86_AVX2"
 # --- Numbers ---------------------------------------------------------------------------------------------------------
 
 
-def test_standard_classes_have_their_place_in_the_library_as_their_number(store: Store) -> None:
+def test_the_number_of_a_standard_class_is_its_position_in_the_library(store: Store) -> None:
     names.sync(store.database)
 
     again = ResourceClassNames(store.database)
@@ -59,7 +59,7 @@ class Interrupted(ResourceClassNames):
         return read
 
 
-def test_a_class_is_found_also_where_another_thread_has_all_forgotten_meanwhile(store: Store) -> None:
+def test_a_class_is_found_even_if_another_thread_clears_the_cache_meanwhile(store: Store) -> None:
     store.names.ensure(["CUSTOM_A"])
     interrupted = Interrupted(store.database)
 
@@ -77,7 +77,7 @@ def test_a_class_that_is_neither_standard_nor_custom_is_not_found(store: Store) 
         store.names.name_of(9_999)
 
 
-def test_standard_traits_are_there_and_writing_them_again_changes_nothing(store: Store) -> None:
+def test_standard_traits_exist_and_writing_them_again_changes_nothing(store: Store) -> None:
     before = store.dispatcher.call(ListTraits())
 
     names.sync(store.database)
@@ -159,7 +159,7 @@ def test_a_custom_name_is_created_once_and_listed_among_the_others(kind: Classes
     assert kind.standard in listed
 
 
-def test_a_deleted_name_is_gone_and_keeps_its_number_for_when_it_comes_back(kind: Classes, store: Store) -> None:
+def test_a_name_created_again_after_its_deletion_has_its_old_number(kind: Classes, store: Store) -> None:
     kind.ensure("CUSTOM_A")
     number, provider = kind.number("CUSTOM_A"), store.provider()
     kind.give(provider, "CUSTOM_A")
@@ -187,7 +187,7 @@ def test_a_name_that_a_provider_has_is_not_deleted(kind: Classes, store: Store) 
     assert "CUSTOM_A" in kind.listed()
 
 
-def test_standard_names_are_nobodys_to_create_or_delete(kind: Classes) -> None:
+def test_standard_names_can_be_neither_created_nor_deleted(kind: Classes) -> None:
     for name in (kind.standard, "GLUE"):
         for change in (kind.ensure, kind.delete):
             with pytest.raises(errors.InvalidRequest) as caught:
@@ -210,7 +210,7 @@ def test_a_name_deleted_by_another_process_is_not_given_to_a_provider_here(kind:
     assert store.get(provider).inventories == {}
 
 
-def test_a_trait_that_nobody_has_created_is_given_to_no_provider(store: Store) -> None:
+def test_an_unknown_trait_is_not_given_to_a_provider(store: Store) -> None:
     provider = store.provider()
     with pytest.raises(errors.TraitNotFound) as caught:
         Traits(store).give(provider, AVX, "CUSTOM_TYPO")
@@ -218,7 +218,7 @@ def test_a_trait_that_nobody_has_created_is_given_to_no_provider(store: Store) -
     assert (store.get(provider).traits, store.generation(provider)) == ((), 0)
 
 
-def test_traits_are_listed_by_name_by_beginning_and_by_whether_a_provider_has_them(store: Store) -> None:
+def test_traits_are_listed_by_name_by_prefix_and_by_whether_a_provider_has_them(store: Store) -> None:
     kind = Traits(store)
     for name in ("CUSTOM_GOLD", "CUSTOM_SILVER"):
         kind.ensure(name)

@@ -32,7 +32,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     database.close()
 
 
-def test_rows_have_the_time_of_the_statement_the_defaults_of_their_columns_and_what_is_the_same(
+def test_rows_get_the_time_of_the_statement_column_defaults_and_common_values(
     database: Database,
 ) -> None:
     rows = [{"document": bytes([number]), "created_at": 1.0} for number in range(3)]
@@ -61,7 +61,7 @@ def test_rows_have_the_time_of_the_statement_the_defaults_of_their_columns_and_w
         ([{"kind": 0, "document": bytes(2_000_000)}], 1),
     ],
 )
-def test_many_or_large_rows_are_as_many_statements_as_the_database_can_take(
+def test_many_or_large_rows_are_divided_into_statements_that_the_database_accepts(
     database: Database, rows: list[dict[str, object]], statements: int
 ) -> None:
     executed: list[str] = []

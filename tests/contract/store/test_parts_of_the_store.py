@@ -103,7 +103,7 @@ def asked(rig: Rig) -> Asked:
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_list_is_the_same_in_parts_of_any_length(asked: Asked, name: str) -> None:
+def test_a_list_in_parts_of_any_length_equals_the_whole_list(asked: Asked, name: str) -> None:
     listed, message = LISTS[name]
     answer = asked.call(message)
     whole = [identity(one) for one in getattr(answer, "allocations", answer)]
@@ -219,7 +219,7 @@ def fill(connection: Connection) -> None:
         ("allocations of a provider", MANY),
     ],
 )
-def test_no_part_of_a_large_cloud_is_too_large(many: Measured, name: str, count: int) -> None:
+def test_no_part_of_a_large_list_exceeds_the_message_limit(many: Measured, name: str, count: int) -> None:
     listed, message = LISTS[name]
     found = listed(many, message)
     assert len({identity(one) for one in found}) == len(found) == count

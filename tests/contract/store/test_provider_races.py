@@ -23,14 +23,14 @@ def move(uuid: str, parent: str | None) -> UpdateResourceProvider:
     return UpdateResourceProvider(request_id=ids.fresh(), uuid=uuid, parent_provider_uuid=parent)
 
 
-def test_of_several_creators_of_the_same_provider_one_is_first(store: Store) -> None:
+def test_one_of_several_concurrent_creations_of_a_provider_succeeds(store: Store) -> None:
     for number in range(ROUNDS):
         uuid = ids.fresh()
         outcome = at_once(*[lambda uuid=uuid, n=number: store.provider(f"p{n}", uuid)] * 4)
         assert sorted(outcome) == ["AlreadyExists"] * 3 + ["done"]
 
 
-def test_two_trees_that_are_hung_under_each_other_become_one(store: Store) -> None:
+def test_two_trees_moved_below_each_other_become_one(store: Store) -> None:
     for _ in range(ROUNDS):
         one, other = store.provider(), store.provider()
         low, other_low = store.provider(parent=one), store.provider(parent=other)
@@ -42,7 +42,7 @@ def test_two_trees_that_are_hung_under_each_other_become_one(store: Store) -> No
     assert_trees(store)
 
 
-def test_children_that_come_while_their_parent_moves_go_with_it(store: Store) -> None:
+def test_children_created_while_their_parent_moves_have_its_new_root(store: Store) -> None:
     one, other = store.provider(), store.provider()
     parent = store.provider(parent=one)
     for number in range(ROUNDS):
@@ -54,7 +54,7 @@ def test_children_that_come_while_their_parent_moves_go_with_it(store: Store) ->
     assert_trees(store)
 
 
-def test_a_parent_that_is_deleted_while_a_child_comes_leaves_no_orphan(store: Store) -> None:
+def test_a_parent_deleted_while_a_child_is_created_leaves_no_orphan(store: Store) -> None:
     for _ in range(ROUNDS):
         parent = store.provider()
         message = DeleteResourceProvider(request_id=ids.fresh(), uuid=parent)
@@ -78,7 +78,7 @@ def test_a_trait_is_either_deleted_or_given_to_a_provider(store: Store, host: st
         assert (name in store.get(host).traits) == (outcome[1] == "done")
 
 
-def test_aggregates_that_several_are_the_first_to_name_are_there_once(store: Store) -> None:
+def test_aggregates_first_named_by_concurrent_writers_exist_once(store: Store) -> None:
     hosts = [store.provider() for _ in range(4)]
     aggregates = tuple(ids.fresh() for _ in range(20))
     messages = [
@@ -92,7 +92,7 @@ def test_aggregates_that_several_are_the_first_to_name_are_there_once(store: Sto
     assert {store.get(uuid).aggregates for uuid in hosts} == {tuple(sorted(aggregates))}
 
 
-def test_the_same_tree_reported_by_several_at_once_is_there_once(store: Store) -> None:
+def test_a_tree_reported_several_times_at_once_is_created_once(store: Store) -> None:
     for number in range(ROUNDS):
         root, child = ids.derived("root", number), ids.derived("child", number)
         reports = (
@@ -110,7 +110,7 @@ def test_the_same_tree_reported_by_several_at_once_is_there_once(store: Store) -
 
 # On SQLite nobody else writes while a report is under way.
 @pytest.mark.backends("mariadb")
-def test_a_report_is_never_told_a_generation_at_which_the_provider_was_not_as_it_says(
+def test_a_report_returns_only_generations_at_which_the_provider_was_as_reported(
     store: Store, request: pytest.FixtureRequest
 ) -> None:
     reported = ProviderReport(uuid=ids.derived("node"), name="node", inventories={"VCPU": Inventory(total=8)})
@@ -139,7 +139,7 @@ def test_a_report_is_never_told_a_generation_at_which_the_provider_was_not_as_it
     assert set(left_alone) == {True, False}
 
 
-def test_of_several_writers_at_one_generation_one_is_first(store: Store, host: str) -> None:
+def test_one_of_several_concurrent_writers_with_the_same_generation_succeeds(store: Store, host: str) -> None:
     for number in range(1, ROUNDS):
         outcome = at_once(*[lambda n=number: store.set_inventories(host, n, VCPU=8, MEMORY_MB=8192)] * 4)
         assert sorted(outcome) == ["ProviderGenerationConflict"] * 3 + ["done"]

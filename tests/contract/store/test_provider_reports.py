@@ -32,7 +32,7 @@ def test_reported_providers_are_created_with_their_inventories(store: Store) -> 
     assert (second.inventories, second.generation) == ({}, 0)
 
 
-def test_a_report_without_news_writes_nothing(store: Store) -> None:
+def test_an_unchanged_report_writes_nothing(store: Store) -> None:
     nodes = [node_report(number, VCPU=8) for number in range(3)]
     store.report(*nodes)
     before = (store.changes(), [store.seq(node.uuid) for node in nodes])
@@ -42,7 +42,7 @@ def test_a_report_without_news_writes_nothing(store: Store) -> None:
     assert (store.changes(), [store.seq(node.uuid) for node in nodes]) == before
 
 
-def test_only_what_differs_is_written(store: Store) -> None:
+def test_a_report_writes_only_changed_providers(store: Store) -> None:
     store.report(node_report(1, VCPU=8), node_report(2, VCPU=8), node_report(3, VCPU=8, DISK_GB=5))
     before = [store.seq(ids.derived("node", number)) for number in (1, 2, 3)]
 
@@ -62,7 +62,7 @@ def test_a_provider_takes_the_name_that_its_host_reports(store: Store) -> None:
     assert (found.name, found.generation) == ("renamed", 1)
 
 
-def test_one_bad_provider_of_a_report_names_itself_and_nothing_is_written(store: Store) -> None:
+def test_a_report_with_one_invalid_provider_is_refused_as_a_whole(store: Store) -> None:
     store.provider("taken")
     good, uuid = node_report(1, VCPU=8), ids.fresh()
     bad = ProviderReport(uuid=uuid, name="bad", inventories={"VCPU": Inventory(total=1, reserved=9)})
@@ -78,7 +78,7 @@ def test_one_bad_provider_of_a_report_names_itself_and_nothing_is_written(store:
     assert [found.name for found in store.dispatcher.call(ListResourceProviders())] == ["taken"]
 
 
-def test_a_class_in_use_cannot_drop_out_of_a_report(store: Store) -> None:
+def test_a_report_cannot_remove_an_inventory_in_use(store: Store) -> None:
     store.report(node_report(1, VCPU=8, DISK_GB=5))
     store.put(ids.derived("c"), {ids.derived("node", 1): {"DISK_GB": 1}})
     with pytest.raises(errors.InventoryInUse) as caught:
@@ -136,7 +136,7 @@ def tree(store: Store) -> dict[str, int]:
     return store.report(of_host(), of_numa(), of_gpu())
 
 
-def test_a_whole_tree_is_created_with_all_that_it_has(store: Store, tree: dict[str, int]) -> None:
+def test_a_whole_tree_is_created_with_inventories_traits_and_aggregates(store: Store, tree: dict[str, int]) -> None:
     assert tree == {HOST: 1, NUMA: 1, GPU: 1}
     host, numa, gpu = store.dispatcher.call(ListProviderTrees(uuids=(HOST,)))
     assert (numa.parent_provider_uuid, gpu.parent_provider_uuid, gpu.root_provider_uuid) == (HOST, NUMA, HOST)
@@ -144,7 +144,7 @@ def test_a_whole_tree_is_created_with_all_that_it_has(store: Store, tree: dict[s
     assert (host.traits, gpu.inventories) == ((), {"VGPU": Inventory(total=4)})
 
 
-def test_a_tree_that_is_as_reported_is_not_touched(store: Store, tree: dict[str, int]) -> None:
+def test_a_tree_that_matches_its_report_is_not_written(store: Store, tree: dict[str, int]) -> None:
     before = ([store.seq(uuid) for uuid in tree], store.changes())
 
     again = store.report(of_host(generation=1), of_numa(traits=("CUSTOM_FAST", AVX)), of_gpu(generation=1))
@@ -153,9 +153,7 @@ def test_a_tree_that_is_as_reported_is_not_touched(store: Store, tree: dict[str,
     assert ([store.seq(uuid) for uuid in tree], store.changes()) == before
 
 
-def test_of_a_provider_that_changes_the_generation_moves_once_whatever_changes(
-    store: Store, tree: dict[str, int]
-) -> None:
+def test_a_changed_provider_bumps_its_generation_once(store: Store, tree: dict[str, int]) -> None:
     changed = of_numa(inventories={"MEMORY_MB": Inventory(total=8192)}, traits=(SSD,), aggregates=(), name="node")
 
     assert store.report(of_host(), changed, of_gpu()) == {HOST: 1, NUMA: 2, GPU: 1}
@@ -166,16 +164,18 @@ def test_of_a_provider_that_changes_the_generation_moves_once_whatever_changes(
 
 
 @pytest.mark.parametrize("change", [{"traits": ()}, {"aggregates": ()}, {"inventories": {}}])
-def test_each_of_what_a_provider_has_is_compared(store: Store, tree: dict[str, int], change: dict[str, Any]) -> None:
+def test_a_change_of_traits_aggregates_or_inventories_is_noticed(
+    store: Store, tree: dict[str, int], change: dict[str, Any]
+) -> None:
     assert store.report(of_host(), of_numa(**change), of_gpu()) == {HOST: 1, NUMA: 2, GPU: 1}
 
 
-def test_what_is_not_said_stays(store: Store, tree: dict[str, int]) -> None:
+def test_traits_and_aggregates_that_are_not_reported_stay(store: Store, tree: dict[str, int]) -> None:
     assert store.report(of_numa(traits=None, aggregates=None)) == {NUMA: 1}
     assert (store.get(NUMA).traits, store.get(NUMA).aggregates) == (("CUSTOM_FAST", AVX), (RACK,))
 
 
-def test_a_new_child_comes_under_a_parent_that_is_there(store: Store) -> None:
+def test_a_child_can_be_reported_below_an_existing_parent(store: Store) -> None:
     store.report(of_host())
 
     assert store.report(of_host(), of_numa()) == {HOST: 1, NUMA: 1}
@@ -184,7 +184,7 @@ def test_a_new_child_comes_under_a_parent_that_is_there(store: Store) -> None:
     assert store.get(GPU).root_provider_uuid == HOST
 
 
-def test_a_stale_report_is_refused_with_what_was_found(store: Store, tree: dict[str, int]) -> None:
+def test_a_stale_report_is_refused_with_the_current_generation(store: Store, tree: dict[str, int]) -> None:
     for stale in (of_numa(generation=0), of_numa(generation=0, traits=())):
         with pytest.raises(errors.ProviderGenerationConflict) as caught:
             store.report(of_host(inventories={}), stale)
@@ -192,16 +192,14 @@ def test_a_stale_report_is_refused_with_what_was_found(store: Store, tree: dict[
     assert store.generation(HOST) == 1
 
 
-def test_a_provider_that_was_deleted_under_its_reporter_is_not_created_anew(store: Store) -> None:
+def test_a_report_with_a_generation_does_not_create_a_deleted_provider_again(store: Store) -> None:
     with pytest.raises(errors.ProviderNotFound) as caught:
         store.report(of_host(generation=3))
     assert caught.value.name == HOST
     assert listed(store) == []
 
 
-def test_what_is_gone_is_deleted_with_what_stood_below_it_and_may_be_told_twice(
-    store: Store, tree: dict[str, int]
-) -> None:
+def test_a_report_deletes_gone_providers_and_may_be_repeated(store: Store, tree: dict[str, int]) -> None:
     assert store.report(of_host(), gone=(GPU, NUMA)) == {HOST: 1}
     assert listed(store) == ["host"]
     before = store.changes()
@@ -216,7 +214,7 @@ def test_another_provider_takes_the_name_of_one_that_is_gone(store: Store, tree:
     assert store.get(new).name == "gpu"
 
 
-def test_what_is_gone_but_in_use_stays_and_so_does_all_else(store: Store, tree: dict[str, int]) -> None:
+def test_a_report_whose_gone_provider_is_in_use_changes_nothing(store: Store, tree: dict[str, int]) -> None:
     store.put(ids.derived("c"), {GPU: {"VGPU": 1}})
     with pytest.raises(errors.ProviderInUse) as used:
         store.report(of_host(inventories={}), of_numa(), gone=(GPU,))
@@ -228,7 +226,7 @@ def test_what_is_gone_but_in_use_stays_and_so_does_all_else(store: Store, tree: 
     assert store.get(HOST).inventories.keys() == {"VCPU"}
 
 
-def test_a_report_moves_nobody_to_another_parent(store: Store, tree: dict[str, int]) -> None:
+def test_a_report_with_another_parent_is_refused(store: Store, tree: dict[str, int]) -> None:
     for moved, path in ((of_gpu(parent_provider_uuid=HOST), 2), (of_gpu(parent_provider_uuid=None), 2)):
         with pytest.raises(errors.InvalidRequest) as caught:
             store.report(of_host(inventories={}), of_numa(), moved)
@@ -240,7 +238,7 @@ def test_a_report_moves_nobody_to_another_parent(store: Store, tree: dict[str, i
     assert listed(store) == ["gpu", "host", "numa"]
 
 
-def test_a_report_that_contradicts_itself_is_refused_with_its_path(store: Store) -> None:
+def test_an_inconsistent_report_is_refused_with_the_path_of_the_field(store: Store) -> None:
     for reports, gone, path in (
         ((of_numa(), of_host()), (), "$.providers[0].parent_provider_uuid"),
         ((of_host(parent_provider_uuid=HOST),), (), "$.providers[0].parent_provider_uuid"),
@@ -254,7 +252,7 @@ def test_a_report_that_contradicts_itself_is_refused_with_its_path(store: Store)
     assert listed(store) == []
 
 
-def test_bad_news_of_one_provider_undo_those_of_all(store: Store, tree: dict[str, int]) -> None:
+def test_an_error_in_one_provider_rolls_back_the_whole_report(store: Store, tree: dict[str, int]) -> None:
     news = of_host(inventories={"VCPU": Inventory(total=16)}), of_numa(traits=())
     for bad, fault in (
         (of_gpu(traits=("NO_SUCH_TRAIT",)), errors.TraitNotFound),
@@ -269,9 +267,7 @@ def test_bad_news_of_one_provider_undo_those_of_all(store: Store, tree: dict[str
     assert listed(store) == ["gpu", "host", "numa"]
 
 
-def test_a_report_begins_again_where_a_provider_has_another_place_once_it_is_locked(
-    store: Store, tree: dict[str, int]
-) -> None:
+def test_a_report_starts_again_if_a_provider_was_moved_before_it_was_locked(store: Store, tree: dict[str, int]) -> None:
     locks: list[str] = []
     under_the_host = (
         f"UPDATE resource_providers SET parent_provider_id = "
@@ -296,14 +292,14 @@ def test_a_report_begins_again_where_a_provider_has_another_place_once_it_is_loc
     assert (gpu.uuid, gpu.parent_provider_uuid, gpu.traits) == (GPU, NUMA, (AVX,))
 
 
-def test_a_provider_that_an_operator_has_moved_is_reported_where_it_is(store: Store, tree: dict[str, int]) -> None:
+def test_a_moved_provider_must_be_reported_with_its_new_parent(store: Store, tree: dict[str, int]) -> None:
     store.dispatcher.call(UpdateResourceProvider(request_id=ids.fresh(), uuid=GPU, parent_provider_uuid=HOST))
     with pytest.raises(errors.InvalidRequest):
         store.report(of_host(), of_numa(), of_gpu())
     assert store.report(of_host(), of_numa(), of_gpu(parent_provider_uuid=HOST)) == tree
 
 
-def test_hundreds_of_trees_are_reported_in_one_call_with_few_statements(store: Store) -> None:
+def test_a_report_of_hundreds_of_trees_costs_few_statements(store: Store) -> None:
     wanted = [one for number in range(333) for one in small_tree(number)]
     store.report(*wanted)
     counted = Statements(store)

@@ -62,7 +62,7 @@ def test_providers_are_found_by_name_and_by_uuid(fleet: Store) -> None:
     assert listed(ListResourceProviders(name="numa", uuid=ids.derived("host"))) == []
 
 
-def test_room_is_what_a_claim_would_find(fleet: Store) -> None:
+def test_providers_match_resources_if_a_claim_would_fit(fleet: Store) -> None:
     fleet.put(ids.derived("c"), {ids.derived("host"): {"VCPU": 3}})
 
     assert matching(fleet, resources={"VCPU": 4}) == ["host", "numa"]
@@ -83,7 +83,7 @@ def test_room_is_found_for_more_classes_than_sqlite_takes_conditions(store: Stor
     assert matching(store, resources=dict.fromkeys(classes, 2) | {classes[-1]: 3}) == []
 
 
-def test_traits_are_the_providers_own(fleet: Store) -> None:
+def test_providers_match_only_their_own_traits(fleet: Store) -> None:
     assert matching(fleet, required=(AVX,)) == ["host", "numa"]
     assert matching(fleet, required=(AVX, SSE)) == ["host"]
     assert matching(fleet, forbidden=(AVX,)) == ["empty", "pool"]
@@ -92,7 +92,7 @@ def test_traits_are_the_providers_own(fleet: Store) -> None:
     assert matching(fleet, required=(AVX,), forbidden=(SSE,)) == ["numa"]
 
 
-def test_aggregates_and_trees(fleet: Store) -> None:
+def test_providers_are_found_by_aggregate_and_by_tree(fleet: Store) -> None:
     rack, room, nobodys = AGGREGATES
     assert matching(fleet, member_of=((rack,),)) == ["host", "pool"]
     assert matching(fleet, member_of=((rack, room),)) == ["empty", "host", "pool"]
@@ -102,13 +102,13 @@ def test_aggregates_and_trees(fleet: Store) -> None:
     assert matching(fleet, in_tree=ids.derived("numa")) == ["host", "numa"]
 
 
-def test_a_tree_or_an_aggregate_that_is_not_there_is_one_that_nobody_is_in(fleet: Store) -> None:
+def test_an_unknown_tree_or_aggregate_has_no_members(fleet: Store) -> None:
     assert matching(fleet, in_tree=ids.fresh()) == []
     assert matching(fleet, member_of=((AGGREGATES[2],),)) == []
     assert matching(fleet, not_member_of=(AGGREGATES[2],)) == ["empty", "host", "numa", "pool"]
 
 
-def test_a_class_or_a_trait_that_is_not_there_is_refused(fleet: Store) -> None:
+def test_an_unknown_class_or_trait_is_refused(fleet: Store) -> None:
     with pytest.raises(errors.ResourceClassNotFound):
         matching(fleet, resources={"CUSTOM_TYPO": 1})
     for asked in ({"required": ("CUSTOM_TYPO",)}, {"forbidden": ("CUSTOM_TYPO",)}, {"any_of": ((AVX, "CUSTOM_TYPO"),)}):
@@ -117,7 +117,7 @@ def test_a_class_or_a_trait_that_is_not_there_is_refused(fleet: Store) -> None:
         assert caught.value.name == "CUSTOM_TYPO"
 
 
-def test_what_nobody_could_fulfil_is_refused_with_its_path(fleet: Store) -> None:
+def test_a_request_that_contradicts_itself_is_refused_with_the_path_of_the_field(fleet: Store) -> None:
     with pytest.raises(errors.InvalidRequest) as caught:
         matching(fleet, required=(AVX,), forbidden=(SSE, AVX))
     assert caught.value.path == "$.matching.forbidden"
@@ -172,7 +172,7 @@ GROUPS = st.builds(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(PROVIDERS, min_size=2, max_size=4), GROUPS)
-def test_providers_are_listed_exactly_if_they_fulfil_every_word_of_the_group(
+def test_exactly_the_providers_that_fulfil_the_whole_group_are_listed(
     store: Store, drawn: list[Drawn], group: ResourceGroup
 ) -> None:
     store.empty()

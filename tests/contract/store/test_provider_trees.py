@@ -66,7 +66,7 @@ def test_a_child_has_its_parents_root_at_any_depth(store: Store, tree: dict[str,
     assert store.get(tree["host"]).parent_provider_uuid is None
 
 
-def test_a_child_of_nobody_and_a_child_of_itself_are_refused(store: Store) -> None:
+def test_a_missing_parent_and_a_provider_as_its_own_parent_are_refused(store: Store) -> None:
     nobody, uuid = ids.fresh(), ids.fresh()
     with pytest.raises(errors.ProviderNotFound) as caught:
         store.provider("child", parent=nobody)
@@ -77,9 +77,7 @@ def test_a_child_of_nobody_and_a_child_of_itself_are_refused(store: Store) -> No
     assert store.dispatcher.call(ListResourceProviders()) == []
 
 
-def test_whole_trees_are_listed_parents_before_children_whichever_of_them_is_named(
-    store: Store, tree: dict[str, str]
-) -> None:
+def test_naming_any_provider_lists_its_whole_tree_parents_first(store: Store, tree: dict[str, str]) -> None:
     store.provider("another")
 
     expected = [("host", None), ("numa0", "host"), ("gpu", "numa0"), ("numa1", "host")]
@@ -88,7 +86,7 @@ def test_whole_trees_are_listed_parents_before_children_whichever_of_them_is_nam
     assert trees(store, ids.fresh()) == []
 
 
-def test_new_providers_may_be_each_others_parents_in_any_order(store: Store) -> None:
+def test_new_providers_may_be_created_in_any_order(store: Store) -> None:
     host, numa, gpu = (ids.derived(name) for name in ("host", "numa", "gpu"))
     new = [NewProvider(gpu, "gpu", numa), NewProvider(numa, "numa", host), NewProvider(host, "host")]
 
@@ -101,7 +99,7 @@ def test_new_providers_may_be_each_others_parents_in_any_order(store: Store) -> 
     )
 
 
-def test_new_providers_that_are_each_others_ancestors_are_refused(store: Store) -> None:
+def test_new_providers_that_form_a_loop_are_refused(store: Store) -> None:
     one, other = ids.fresh(), ids.fresh()
     new = [NewProvider(ids.fresh(), "root"), NewProvider(one, "one", other), NewProvider(other, "other", one)]
     with pytest.raises(errors.InvalidRequest) as caught:
@@ -110,7 +108,7 @@ def test_new_providers_that_are_each_others_ancestors_are_refused(store: Store) 
     assert store.dispatcher.call(ListResourceProviders()) == []
 
 
-def test_a_new_child_is_told_by_the_feed(store: Store, tree: dict[str, str]) -> None:
+def test_a_new_child_is_recorded_in_the_change_feed(store: Store, tree: dict[str, str]) -> None:
     before = store.changes()
     store.provider("nic", parent=tree["host"])
     assert store.changes() == before + 1
@@ -119,7 +117,7 @@ def test_a_new_child_is_told_by_the_feed(store: Store, tree: dict[str, str]) -> 
 # --- Names ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_renamed_provider_moves_its_seq_and_not_its_generation(store: Store, tree: dict[str, str]) -> None:
+def test_a_rename_bumps_the_seq_and_not_the_generation(store: Store, tree: dict[str, str]) -> None:
     before, told = store.seq(tree["gpu"]), store.changes()
 
     renamed = update(store, tree["gpu"], name="accelerator")
@@ -128,7 +126,7 @@ def test_a_renamed_provider_moves_its_seq_and_not_its_generation(store: Store, t
     assert (store.seq(tree["gpu"]), store.changes()) == (before + 1, told + 1)
 
 
-def test_a_provider_that_already_is_what_is_asked_for_is_not_touched(store: Store, tree: dict[str, str]) -> None:
+def test_an_update_without_a_change_writes_nothing(store: Store, tree: dict[str, str]) -> None:
     before, told = store.seq(tree["gpu"]), store.changes()
 
     update(store, tree["gpu"], name="gpu", parent_provider_uuid=tree["numa0"])
@@ -158,7 +156,7 @@ def test_a_subtree_moves_within_its_tree(store: Store, tree: dict[str, str]) -> 
     assert shape(store, tree["gpu"]) == [("host", None), ("numa0", "host"), ("numa1", "host"), ("gpu", "numa1")]
 
 
-def test_a_subtree_takes_all_below_it_to_its_new_root_and_back(store: Store, tree: dict[str, str]) -> None:
+def test_a_subtree_moves_to_another_root_with_all_its_descendants_and_back(store: Store, tree: dict[str, str]) -> None:
     other = store.provider("other")
     seqs = {name: store.seq(uuid) for name, uuid in tree.items()}
 
@@ -178,7 +176,7 @@ def test_a_subtree_takes_all_below_it_to_its_new_root_and_back(store: Store, tre
     assert store.get(tree["gpu"]).root_provider_uuid == tree["host"]
 
 
-def test_a_subtree_becomes_a_tree_of_its_own_and_a_tree_a_subtree(store: Store, tree: dict[str, str]) -> None:
+def test_a_subtree_becomes_a_tree_and_a_tree_becomes_a_subtree(store: Store, tree: dict[str, str]) -> None:
     moved = reparent(store, tree["numa0"], None)
 
     assert (moved.root_provider_uuid, moved.parent_provider_uuid) == (tree["numa0"], None)
@@ -199,14 +197,14 @@ def test_a_loop_is_refused_with_its_path(store: Store, tree: dict[str, str], par
     assert trees(store, tree["host"]) == before
 
 
-def test_a_parent_that_is_not_there_is_not_found(store: Store, tree: dict[str, str]) -> None:
+def test_an_unknown_new_parent_is_not_found(store: Store, tree: dict[str, str]) -> None:
     nobody = ids.fresh()
     with pytest.raises(errors.ProviderNotFound) as caught:
         reparent(store, tree["gpu"], nobody)
     assert caught.value.name == nobody
 
 
-def test_what_a_claim_holds_stays_in_its_hosts_tree(store: Store, tree: dict[str, str]) -> None:
+def test_a_provider_used_by_a_claim_cannot_leave_its_hosts_tree(store: Store, tree: dict[str, str]) -> None:
     other, consumer = store.provider("other"), ids.derived("c")
     store.claim(consumer, {tree["host"]: {"VCPU": 1}, tree["gpu"]: {"VGPU": 1}})
     before = trees(store, tree["host"])
@@ -224,7 +222,7 @@ def test_what_a_claim_holds_stays_in_its_hosts_tree(store: Store, tree: dict[str
     assert reparent(store, tree["host"], other).root_provider_uuid == other
 
 
-def test_what_a_claim_holds_beside_its_host_does_not_come_into_its_tree(store: Store, host: str) -> None:
+def test_a_pool_used_by_a_claim_cannot_move_into_its_hosts_tree(store: Store, host: str) -> None:
     pool = store.provider("pool", DISK_GB=100)
     elsewhere = store.provider("elsewhere")
     store.claim(ids.derived("c"), {host: {"VCPU": 1}, pool: {"DISK_GB": 5}})
@@ -235,7 +233,7 @@ def test_what_a_claim_holds_beside_its_host_does_not_come_into_its_tree(store: S
     assert reparent(store, pool, elsewhere).root_provider_uuid == elsewhere
 
 
-def test_what_is_held_without_a_claim_moves_as_in_placement(store: Store, tree: dict[str, str]) -> None:
+def test_a_provider_used_without_a_claim_may_leave_its_tree_as_in_placement(store: Store, tree: dict[str, str]) -> None:
     consumer = ids.derived("c")
     store.put(consumer, {tree["gpu"]: {"VGPU": 1}})
 
@@ -246,7 +244,7 @@ def test_what_is_held_without_a_claim_moves_as_in_placement(store: Store, tree: 
     assert store.is_sound()
 
 
-def test_a_hosts_own_provider_remains_a_root(store: Store, tree: dict[str, str]) -> None:
+def test_the_compute_node_of_a_host_remains_a_root(store: Store, tree: dict[str, str]) -> None:
     store.register_host(tree["host"])
     other = store.provider("other")
 

@@ -30,7 +30,7 @@ def test_a_new_provider_is_its_own_root_at_generation_zero(store: Store) -> None
     assert found.inventories == {}
 
 
-def test_a_taken_name_or_uuid_is_refused_by_that_word(store: Store) -> None:
+def test_an_existing_name_or_uuid_is_refused_and_named(store: Store) -> None:
     uuid = store.provider("a")
     for new in (
         CreateResourceProvider(request_id="r1", uuid=ids.fresh(), name="a"),
@@ -52,7 +52,7 @@ def test_providers_are_listed_by_name(store: Store) -> None:
     assert one.name == "A"
 
 
-def test_a_provider_is_deleted_unless_somebody_holds_something_of_it(store: Store, host: str) -> None:
+def test_a_provider_in_use_cannot_be_deleted(store: Store, host: str) -> None:
     store.put(ids.derived("c"), {host: SMALL})
     with pytest.raises(errors.ProviderInUse):
         store.dispatcher.call(DeleteResourceProvider(request_id="r1", uuid=host))
@@ -64,7 +64,7 @@ def test_a_provider_is_deleted_unless_somebody_holds_something_of_it(store: Stor
         store.get(host)
 
 
-def test_inventories_are_replaced_as_a_whole_and_move_the_generation_even_if_they_are_the_same(store: Store) -> None:
+def test_inventories_are_replaced_as_a_whole_and_always_bump_the_generation(store: Store) -> None:
     uuid = store.provider(VCPU=8, DISK_GB=100)
     assert store.generation(uuid) == 1
 
@@ -79,7 +79,7 @@ def test_inventories_are_replaced_as_a_whole_and_move_the_generation_even_if_the
     assert store.set_inventories(uuid, 2, **found.inventories).generation == 3
 
 
-def test_a_class_that_nobody_has_created_is_refused_and_nothing_is_written(store: Store, host: str) -> None:
+def test_an_unknown_class_is_refused_and_nothing_is_written(store: Store, host: str) -> None:
     inventories = {"VCPU": Inventory(total=1), "CUSTOM_TYPO": Inventory(total=1)}
     with pytest.raises(errors.ResourceClassNotFound) as caught:
         store.dispatcher.call(SetInventories(request_id="r1", uuid=host, generation=1, inventories=inventories))
@@ -87,14 +87,14 @@ def test_a_class_that_nobody_has_created_is_refused_and_nothing_is_written(store
     assert (store.generation(host), store.get(host).inventories["VCPU"].total) == (1, 8)
 
 
-def test_inventories_are_not_replaced_on_a_stale_view(store: Store, host: str) -> None:
+def test_inventories_are_not_replaced_with_a_stale_generation(store: Store, host: str) -> None:
     with pytest.raises(errors.ProviderGenerationConflict) as caught:
         store.set_inventories(host, 0, VCPU=1)
     assert (caught.value.named, caught.value.found) == (0, 1)
     assert store.get(host).inventories["VCPU"].total == 8
 
 
-def test_an_inventory_in_use_cannot_be_removed_but_may_shrink_below_what_is_used(store: Store, host: str) -> None:
+def test_an_inventory_in_use_cannot_be_removed_but_may_shrink_below_the_used_amount(store: Store, host: str) -> None:
     store.put(ids.derived("c"), {host: SMALL})
 
     with pytest.raises(errors.InventoryInUse) as caught:
@@ -107,7 +107,7 @@ def test_an_inventory_in_use_cannot_be_removed_but_may_shrink_below_what_is_used
 
 
 @pytest.mark.parametrize("bad", [Inventory(total=1, reserved=2), Inventory(total=2**31 - 1, allocation_ratio=1e308)])
-def test_an_impossible_inventory_is_refused_by_name(store: Store, bad: Inventory) -> None:
+def test_an_invalid_inventory_is_refused_by_provider_and_class(store: Store, bad: Inventory) -> None:
     uuid = store.provider()
     with pytest.raises(errors.InvalidInventory) as caught:
         store.set_inventories(uuid, 0, VCPU=8, DISK_GB=bad)
@@ -133,9 +133,7 @@ def delete_all(store: Store, uuid: str, generation: int | None = None) -> Resour
     return store.dispatcher.call(DeleteInventories(request_id=ids.fresh(), uuid=uuid, generation=generation))
 
 
-def test_the_inventory_of_one_class_is_created_replaced_and_taken_away_beside_the_others(
-    store: Store, host: str
-) -> None:
+def test_the_inventory_of_one_class_is_created_replaced_and_deleted_beside_the_others(store: Store, host: str) -> None:
     store.put(ids.derived("c"), {host: SMALL})
 
     created = set_one(store, host, "DISK_GB", Inventory(total=100), expected="absent")
@@ -152,11 +150,11 @@ def test_the_inventory_of_one_class_is_created_replaced_and_taken_away_beside_th
     assert [one.generation for one in (created, replaced, deleted)] == [3, 4, 5]
 
 
-def test_the_same_inventory_again_moves_the_generation_as_in_placement(store: Store, host: str) -> None:
+def test_writing_the_same_inventory_bumps_the_generation_as_in_placement(store: Store, host: str) -> None:
     assert set_one(store, host, "VCPU", Inventory(total=8)).generation == 2
 
 
-def test_an_inventory_that_is_not_as_expected_is_refused_and_nothing_moves(store: Store, host: str) -> None:
+def test_an_unexpected_or_missing_inventory_is_refused_and_bumps_no_generation(store: Store, host: str) -> None:
     with pytest.raises(errors.InventoryNotFound) as absent:
         set_one(store, host, "DISK_GB", Inventory(total=1), expected="present")
     assert (absent.value.provider_uuid, absent.value.name) == (host, "DISK_GB")
@@ -176,7 +174,7 @@ def test_an_inventory_that_is_not_as_expected_is_refused_and_nothing_moves(store
     assert store.generation(host) == 1
 
 
-def test_one_class_is_not_written_on_a_stale_view(store: Store, host: str) -> None:
+def test_one_class_is_not_written_with_a_stale_generation(store: Store, host: str) -> None:
     for write in (
         lambda: set_one(store, host, "VCPU", Inventory(total=1), generation=0),
         lambda: delete_one(store, host, "VCPU", 0),
@@ -187,7 +185,7 @@ def test_one_class_is_not_written_on_a_stale_view(store: Store, host: str) -> No
         assert (caught.value.provider_uuid, caught.value.named, caught.value.found) == (host, 0, 1)
 
 
-def test_an_inventory_in_use_is_not_taken_away(store: Store, host: str) -> None:
+def test_an_inventory_in_use_is_not_deleted(store: Store, host: str) -> None:
     store.put(ids.derived("c"), {host: {"VCPU": 2}})
 
     for take_away in (lambda: delete_one(store, host, "VCPU"), lambda: delete_all(store, host)):
@@ -201,7 +199,7 @@ def test_an_inventory_in_use_is_not_taken_away(store: Store, host: str) -> None:
     assert delete_all(store, host).inventories == {}
 
 
-def test_a_smaller_inventory_of_one_class_keeps_what_is_used(store: Store, host: str) -> None:
+def test_an_inventory_of_one_class_may_shrink_below_the_used_amount(store: Store, host: str) -> None:
     store.put(ids.derived("c"), {host: SMALL})
     shrunk = set_one(store, host, "VCPU", Inventory(total=1))
     assert (shrunk.inventories["VCPU"].total, shrunk.used["VCPU"]) == (1, 2)

@@ -33,7 +33,7 @@ def each_at_once(store: Store, sent: Sequence[tuple[str, Put]]) -> list[str]:
     return at_once(*(partial(write, one) for one in sent))
 
 
-def test_of_puts_in_one_transaction_each_is_written_or_refused_for_itself(store: Store, host: str) -> None:
+def test_each_put_of_a_shared_transaction_is_written_or_refused_separately(store: Store, host: str) -> None:
     new, held, stale, elsewhere, odd = (ids.fresh() for _ in range(5))
     together(store, (held, http_put({host: SMALL})), (stale, http_put({host: SMALL})))
 
@@ -55,16 +55,14 @@ def test_of_puts_in_one_transaction_each_is_written_or_refused_for_itself(store:
     assert store.is_sound()
 
 
-def test_of_two_puts_of_one_consumer_the_second_is_written_alone(store: Store, host: str) -> None:
+def test_the_second_put_of_the_same_consumer_is_written_alone(store: Store, host: str) -> None:
     uuid = ids.fresh()
 
     assert together(store, (uuid, http_put({host: SMALL})), (uuid, http_put({host: LARGE}))) == [None, Alone]
     assert store.held(uuid) == {host: SMALL}
 
 
-def test_nothing_is_taken_of_an_over_full_host_because_more_is_released_at_the_same_time(
-    store: Store, host: str
-) -> None:
+def test_a_simultaneous_release_makes_no_room_on_an_over_committed_host(store: Store, host: str) -> None:
     leaving, new = ids.fresh(), ids.fresh()
     together(store, (leaving, http_put({host: LARGE})), (ids.fresh(), http_put({host: LARGE})))
     store.set_inventories(host, store.generation(host), VCPU=1, MEMORY_MB=8192)
@@ -75,7 +73,7 @@ def test_nothing_is_taken_of_an_over_full_host_because_more_is_released_at_the_s
     assert store.used(host)["VCPU"] == 3
 
 
-def test_two_consumers_of_full_hosts_do_not_change_places_because_they_ask_at_the_same_time(store: Store) -> None:
+def test_two_simultaneous_puts_do_not_exchange_full_hosts(store: Store) -> None:
     hosts = [store.provider(VCPU=2), store.provider(VCPU=2)]
     uuids = [ids.fresh(), ids.fresh()]
     together(store, *((uuid, http_put({host: SMALL})) for uuid, host in zip(uuids, hosts, strict=True)))
@@ -87,7 +85,7 @@ def test_two_consumers_of_full_hosts_do_not_change_places_because_they_ask_at_th
     assert each_at_once(store, changes) == ["CapacityExceeded"] * 2
 
 
-def test_what_comes_at_the_same_time_fills_hosts_to_the_last_unit_and_no_further(store: Store) -> None:
+def test_simultaneous_puts_fill_hosts_exactly(store: Store) -> None:
     hosts = [store.provider(VCPU=Inventory(total=5, max_unit=2)) for _ in range(2)]
     sent = [(ids.fresh(), http_put({hosts[n % 2]: {"VCPU": 1}})) for n in range(16)]
 
@@ -100,12 +98,12 @@ def test_what_comes_at_the_same_time_fills_hosts_to_the_last_unit_and_no_further
     assert store.is_sound()
 
 
-def test_where_nothing_is_written_no_transaction_is_committed(store: Store) -> None:
+def test_a_transaction_without_writes_is_not_committed(store: Store) -> None:
     assert each_at_once(store, [(ids.fresh(), http_put({ids.fresh(): SMALL}))]) == ["ProviderNotFound"]
     assert store.scalar(select(func.count()).select_from(requests).where(requests.c.method == "http")) == 0
 
 
-def test_eight_puts_in_one_transaction_are_one_statement_more_than_one(store: Store) -> None:
+def test_eight_puts_in_one_transaction_cost_one_statement_more_than_one_put(store: Store) -> None:
     hosts = [store.provider(VCPU=8) for _ in range(8)]
     counts = []
     for some in (hosts[:1], hosts):

@@ -90,7 +90,7 @@ def next_round(store: Store, reconciler: Reconciler) -> None:
     reconciler.round()
 
 
-def test_a_claim_is_released_upon_its_owners_word_and_only_then(
+def test_a_claim_is_released_only_if_its_owner_does_not_want_it(
     store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
 ) -> None:
     unwanted, first = old_claim(store, host)
@@ -107,7 +107,7 @@ def test_a_claim_is_released_upon_its_owners_word_and_only_then(
         store.accept(unwanted, first, ids.fresh())
 
 
-def test_claims_that_no_host_accepts_are_counted_also_those_without_an_owner(
+def test_unaccepted_claims_are_counted_even_without_an_owner(
     store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
 ) -> None:
     def counted() -> float | None:
@@ -123,7 +123,7 @@ def test_claims_that_no_host_accepts_are_counted_also_those_without_an_owner(
     assert counted() == 1
 
 
-def test_what_the_owner_cannot_tell_is_kept_and_reported_however_old_it_is(
+def test_a_claim_unknown_to_its_owner_is_kept_and_reported_at_any_age(
     store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
 ) -> None:
     uuid, claim_id = old_claim(store, host)
@@ -137,7 +137,7 @@ def test_what_the_owner_cannot_tell_is_kept_and_reported_however_old_it_is(
     assert len(owner.asked) == len({message.request_id for message in owner.asked}) == 2
 
 
-def test_without_an_answer_everything_is_kept_and_a_few_questions_are_enough(
+def test_without_an_answer_all_claims_are_kept_and_a_round_stops_after_three_questions(
     store: Store, host: str, conf: cfg.ConfigOpts, reconciler: Reconciler
 ) -> None:
     conf.set_override("call_timeout", 0.3, "rpc")
@@ -151,7 +151,7 @@ def test_without_an_answer_everything_is_kept_and_a_few_questions_are_enough(
     assert all(store.consumer(uuid).claim_id == claim_id for uuid, claim_id in claims.items())
 
 
-def test_young_accepted_raw_and_ownerless_allocations_are_never_asked_after(
+def test_only_old_unaccepted_claims_with_an_owner_are_asked_about(
     store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
 ) -> None:
     accepted, claim_id = old_claim(store, host)
@@ -192,7 +192,7 @@ def test_a_claim_replaced_while_its_owner_is_asked_is_left_alone(
     assert store.held(uuid) == {host: {"VCPU": 1}}
 
 
-def test_a_claim_that_cannot_be_released_keeps_no_other_from_being_released(
+def test_a_claim_that_cannot_be_released_does_not_block_others(
     store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
 ) -> None:
     stuck, first = old_claim(store, host)
@@ -213,7 +213,7 @@ def test_a_claim_that_cannot_be_released_keeps_no_other_from_being_released(
     assert reason.startswith("its owner does not want it, but it cannot be released: ")
 
 
-def test_two_reconcilers_share_the_questions_and_release_once(
+def test_two_reconcilers_ask_and_release_only_once(
     store: Store, host: str, owner: FakeOwner, conf: cfg.ConfigOpts, bus: Bus, reconciler: Reconciler
 ) -> None:
     uuid, claim_id = old_claim(store, host)
@@ -233,7 +233,7 @@ def test_two_reconcilers_share_the_questions_and_release_once(
     assert len(owner.asked) == asked
 
 
-def test_what_was_found_of_a_claim_is_forgotten_once_it_is_settled_but_not_what_was_released(
+def test_the_entry_of_an_accepted_claim_is_deleted_and_that_of_a_released_one_is_kept(
     store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
 ) -> None:
     uuid, claim_id = old_claim(store, host)
@@ -248,9 +248,7 @@ def test_what_was_found_of_a_claim_is_forgotten_once_it_is_settled_but_not_what_
     assert found(store).keys() == {released}
 
 
-def test_a_reconciler_that_is_to_end_asks_no_more(
-    store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
-) -> None:
+def test_a_stopping_reconciler_asks_nothing(store: Store, host: str, owner: FakeOwner, reconciler: Reconciler) -> None:
     old_claim(store, host)
     reconciler.end()
     reconciler.round()

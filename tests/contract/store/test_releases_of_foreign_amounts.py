@@ -17,7 +17,7 @@ def release(server: Server, claim_id: str | None = None, **more: bool) -> Releas
     return server.store.delete(server.uuid, claim_id=server.claim_id, claimed_with=claimed, **more)
 
 
-def test_a_release_that_names_the_claim_says_what_others_had_put_there(
+def test_a_release_that_names_the_claim_returns_foreign_amounts(
     store: Store, host: str, pool: str, burdened: Server
 ) -> None:
     released = release(burdened)
@@ -30,7 +30,7 @@ def test_a_release_that_names_the_claim_says_what_others_had_put_there(
 
 
 @pytest.mark.parametrize("names_another", [True, False])
-def test_a_release_that_names_no_claim_or_another_one_tells_nothing_apart(
+def test_a_release_without_the_right_claim_returns_no_foreign_amounts(
     store: Store, burdened: Server, names_another: bool
 ) -> None:
     released = release(burdened, claim_id=ids.fresh()) if names_another else store.delete(burdened.uuid)
@@ -39,7 +39,7 @@ def test_a_release_that_names_no_claim_or_another_one_tells_nothing_apart(
     assert store.held(burdened.uuid) == {}
 
 
-def test_a_release_that_leaves_a_residue_names_them_and_the_residue_has_what_was_on_the_host(
+def test_a_release_with_a_residue_returns_foreign_amounts_and_the_residue_holds_those_on_the_host(
     store: Store, host: str, pool: str, burdened: Server
 ) -> None:
     released = release(burdened, leave_residue=True)

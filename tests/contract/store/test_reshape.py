@@ -21,7 +21,7 @@ def gpu(store: Store, node: str, reshaping: Reshaping) -> str:
     return uuid
 
 
-def test_a_class_moves_with_what_is_allocated_of_it_while_it_is_in_use(
+def test_an_inventory_in_use_moves_with_its_allocations(
     store: Store, reshaping: Reshaping, node: str, gpu: str
 ) -> None:
     first, second = ids.fresh(), ids.fresh()
@@ -45,7 +45,7 @@ def test_a_class_moves_with_what_is_allocated_of_it_while_it_is_in_use(
     assert store.is_sound()
 
 
-def test_consumers_and_providers_that_are_not_named_stay_as_they_are(
+def test_consumers_and_providers_that_are_not_named_do_not_change(
     store: Store, reshaping: Reshaping, node: str, gpu: str
 ) -> None:
     other, uuid = store.provider("other", VCPU=4), ids.fresh()
@@ -58,7 +58,9 @@ def test_consumers_and_providers_that_are_not_named_stay_as_they_are(
     assert store.used(node) == {"VCPU": 1, "MEMORY_MB": 0}
 
 
-def test_a_class_that_somebody_else_holds_does_not_go(store: Store, reshaping: Reshaping, node: str, gpu: str) -> None:
+def test_an_inventory_held_by_an_unlisted_consumer_cannot_be_removed(
+    store: Store, reshaping: Reshaping, node: str, gpu: str
+) -> None:
     first, unlisted = ids.fresh(), ids.fresh()
     for uuid in (first, unlisted):
         store.put(uuid, {node: {"VGPU": 1}})
@@ -71,7 +73,7 @@ def test_a_class_that_somebody_else_holds_does_not_go(store: Store, reshaping: R
     assert (everything(store), store.changes()) == (before, told)
 
 
-def test_generations_of_providers_and_consumers_are_compared_and_told_apart(
+def test_stale_generations_of_providers_and_of_consumers_are_different_conflicts(
     store: Store, reshaping: Reshaping, node: str, gpu: str
 ) -> None:
     uuid = ids.fresh()
@@ -102,7 +104,7 @@ def test_generations_of_providers_and_consumers_are_compared_and_told_apart(
         (Inventory(total=4, step_size=2), "not a multiple of step_size 2"),
     ],
 )
-def test_what_is_given_must_fit_what_is_wanted_and_not_what_was(
+def test_new_allocations_must_fit_the_new_inventories_and_not_the_old_ones(
     store: Store, reshaping: Reshaping, node: str, gpu: str, described: Inventory, reason: str
 ) -> None:
     uuid = ids.fresh()
@@ -119,7 +121,7 @@ def test_what_is_given_must_fit_what_is_wanted_and_not_what_was(
     assert everything(store) == before
 
 
-def test_an_inventory_that_cannot_be_is_refused(store: Store, reshaping: Reshaping, node: str) -> None:
+def test_an_invalid_inventory_is_refused(store: Store, reshaping: Reshaping, node: str) -> None:
     before = everything(store)
     for described in (Inventory(total=4, reserved=5), Inventory(total=4, allocation_ratio=1.7e308)):
         with pytest.raises(errors.InvalidInventory) as caught:
@@ -128,7 +130,7 @@ def test_an_inventory_that_cannot_be_is_refused(store: Store, reshaping: Reshapi
     assert everything(store) == before
 
 
-def test_an_over_full_inventory_lets_stay_and_shrink_and_nothing_grow(
+def test_allocations_of_an_over_committed_inventory_may_shrink_but_not_grow_in_sum(
     store: Store, reshaping: Reshaping, node: str, gpu: str
 ) -> None:
     first, second = ids.fresh(), ids.fresh()
@@ -147,7 +149,7 @@ def test_an_over_full_inventory_lets_stay_and_shrink_and_nothing_grow(
     assert store.used(node)["VGPU"] == 3
 
 
-def test_a_consumer_that_holds_nothing_of_its_host_any_more_has_no_claim(
+def test_a_consumer_without_allocations_on_its_host_loses_its_claim(
     store: Store, reshaping: Reshaping, node: str
 ) -> None:
     other, uuid = store.provider("other", VGPU=4), ids.fresh()
@@ -159,7 +161,7 @@ def test_a_consumer_that_holds_nothing_of_its_host_any_more_has_no_claim(
     assert (store.held(uuid), found.claim_id, found.root_provider_uuid) == ({other: {"VGPU": 1}}, None, None)
 
 
-def test_what_does_not_exist_is_not_found_and_a_consumer_may_be_new(
+def test_missing_providers_and_classes_are_not_found_and_a_consumer_may_be_new(
     store: Store, reshaping: Reshaping, node: str
 ) -> None:
     before, nowhere, new = everything(store), ids.fresh(), ids.fresh()

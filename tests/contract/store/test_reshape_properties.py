@@ -152,6 +152,6 @@ def test_a_reshape_keeps_every_sum_and_every_claim_or_changes_nothing(
     assert {uuid for uuid in providers if after[uuid] != providers[uuid]} == moved
 
 
-def test_the_fields_of_an_inventory_that_can_be_described_are_those_that_it_has() -> None:
+def test_every_inventory_field_except_the_total_can_be_described() -> None:
     fields = set(InventoryFields.__struct_fields__)
     assert fields == set(Inventory.__struct_fields__) - {"total"}

@@ -41,7 +41,7 @@ def amounts(found: AllocationRequest | None) -> dict[str, dict[str, int]]:
     return {uuid: dict(part.resources) for uuid, part in found.allocations.items()}
 
 
-def test_what_has_moved_to_a_child_is_claimed_there_and_the_rest_where_it_was(store: Store, node: str) -> None:
+def test_amounts_moved_to_a_child_are_claimed_there_and_the_rest_at_its_old_place(store: Store, node: str) -> None:
     chosen = alternate(node, {node: {"VCPU": 2, "VGPU": 1}}, unsuffixed=(node,))
     Reshaping(store).move((node, {"VGPU": 4}, "gpu"), providers=(child("gpu", node),))
     gpu = store.uuid_of("gpu")
@@ -54,14 +54,14 @@ def test_what_has_moved_to_a_child_is_claimed_there_and_the_rest_where_it_was(st
     store.claim(ids.fresh(), {node: {"VCPU": 2}, gpu: {"VGPU": 1}})
 
 
-def test_an_alternate_whose_host_was_not_reshaped_is_none_to_translate(store: Store, node: str) -> None:
+def test_an_alternate_is_not_translated_if_its_host_was_not_reshaped(store: Store, node: str) -> None:
     store.claim(ids.fresh(), {node: {"VGPU": 4}})
 
     assert translated(store, SPEC, alternate(node, {node: {"VGPU": 1}}, unsuffixed=(node,))) is None
     assert translated(store, SPEC, alternate(ids.fresh(), {ids.fresh(): {"VGPU": 1}})) is None
 
 
-def test_what_fits_no_child_whole_is_none_to_translate(store: Store, node: str) -> None:
+def test_an_alternate_is_not_translated_if_no_child_has_room_for_a_whole_amount(store: Store, node: str) -> None:
     chosen = alternate(node, {node: {"VGPU": 3}}, unsuffixed=(node,))
     Reshaping(store).move(
         (node, {"VGPU": 2}, "gpu0"), (node, {"VGPU": 2}, "gpu1"), providers=(child("gpu0", node), child("gpu1", node))
@@ -70,7 +70,7 @@ def test_what_fits_no_child_whole_is_none_to_translate(store: Store, node: str) 
     assert translated(store, SPEC, chosen) is None
 
 
-def test_groups_that_are_to_be_alone_stay_apart_and_others_may_meet(store: Store) -> None:
+def test_translation_keeps_only_isolated_groups_apart(store: Store) -> None:
     node = store.provider("node", VCPU=8)
     old = [store.provider(f"old{number}", parent=node, VGPU=2) for number in range(2)]
     chosen = alternate(
@@ -93,7 +93,7 @@ def test_groups_that_are_to_be_alone_stay_apart_and_others_may_meet(store: Store
     assert set(found.mappings["_a"]) | set(found.mappings["_b"]) == {new, another}
 
 
-def test_a_group_that_has_moved_stays_apart_from_one_that_has_not(store: Store) -> None:
+def test_an_isolated_group_that_has_moved_stays_apart_from_one_that_has_not(store: Store) -> None:
     node = store.provider("node", VCPU=8)
     stays, goes = (store.provider(name, parent=node, VGPU=4) for name in ("stays", "goes"))
     chosen = alternate(node, {stays: {"VGPU": 1}, goes: {"VGPU": 1}}, _a=(stays,), _b=(goes,))

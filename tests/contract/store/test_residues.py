@@ -41,7 +41,7 @@ def test_a_claim_that_was_never_accepted_is_released_outright(store: Store, host
     assert store.rows() == {}
 
 
-def test_an_accepted_claim_that_is_swapped_leaves_on_its_host_what_the_guest_may_use(
+def test_the_swap_of_an_accepted_claim_leaves_a_residue_on_its_host(
     store: Store, host: str, after: str, accepted: tuple[str, str, str]
 ) -> None:
     uuid, claim_id, attempt = accepted
@@ -60,9 +60,7 @@ def test_an_accepted_claim_that_is_swapped_leaves_on_its_host_what_the_guest_may
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_an_attempt_that_has_the_uuid_of_its_instance_can_leave_no_residue_and_is_told_so(
-    store: Store, host: str, after: str
-) -> None:
+def test_a_residue_is_refused_if_the_attempt_has_the_uuid_of_its_instance(store: Store, host: str, after: str) -> None:
     uuid = ids.fresh()
     claim_id = store.claim(uuid, {host: SMALL}).claim_id
     store.accept(uuid, claim_id, uuid)
@@ -78,7 +76,7 @@ def test_an_attempt_that_has_the_uuid_of_its_instance_can_leave_no_residue_and_i
 
 
 @pytest.mark.backends("mariadb")
-def test_a_residue_that_another_delete_of_the_same_claim_has_just_left_refuses_nothing(
+def test_a_concurrent_delete_that_leaves_the_same_residue_is_no_error(
     store: Store, request: pytest.FixtureRequest
 ) -> None:
     database = Database(store.database.url.render_as_string(hide_password=False), "main")
@@ -101,7 +99,7 @@ def test_a_residue_that_another_delete_of_the_same_claim_has_just_left_refuses_n
 
 
 @pytest.mark.backends("sqlite", "mariadb")
-def test_of_two_instances_with_one_attempt_the_second_leaves_its_residue_when_that_of_the_first_is_gone(
+def test_the_second_instance_of_one_attempt_leaves_a_residue_only_after_the_first_residue_is_gone(
     store: Store, host: str
 ) -> None:
     first, second, attempt = ids.fresh(), ids.fresh(), ids.fresh()
@@ -117,7 +115,7 @@ def test_of_two_instances_with_one_attempt_the_second_leaves_its_residue_when_th
     assert store.rows() == {}
 
 
-def test_a_residue_goes_when_it_is_deleted_for_good_and_does_not_come_back(
+def test_a_residue_deleted_for_good_is_not_created_again(
     store: Store, host: str, after: str, accepted: tuple[str, str, str]
 ) -> None:
     uuid, claim_id, attempt = accepted
@@ -134,7 +132,7 @@ def test_a_residue_goes_when_it_is_deleted_for_good_and_does_not_come_back(
     assert store.held(uuid) == {after: SMALL}
 
 
-def test_a_guest_reported_gone_before_the_claim_moves_on_leaves_no_residue(
+def test_a_guest_reported_gone_before_the_swap_leaves_no_residue(
     store: Store, host: str, after: str, accepted: tuple[str, str, str]
 ) -> None:
     uuid, claim_id, attempt = accepted
@@ -146,7 +144,7 @@ def test_a_guest_reported_gone_before_the_claim_moves_on_leaves_no_residue(
     assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
 
 
-def test_an_instance_deleted_for_good_leaves_a_residue_and_is_buried_in_the_same_transaction(
+def test_a_delete_for_good_leaves_a_residue_and_a_tombstone_in_one_transaction(
     store: Store, host: str, accepted: tuple[str, str, str]
 ) -> None:
     uuid, claim_id, attempt = accepted
@@ -172,7 +170,7 @@ def test_a_guest_that_was_destroyed_first_leaves_no_residue(
     assert store.rows() == {}
 
 
-def test_a_residue_needs_no_room_and_keeps_no_unit_rules_on_a_host_that_has_shrunk(
+def test_a_residue_on_a_shrunk_host_needs_no_room_and_no_unit_rules(
     store: Store, host: str, after: str, accepted: tuple[str, str, str]
 ) -> None:
     uuid, claim_id, attempt = accepted
@@ -185,7 +183,7 @@ def test_a_residue_needs_no_room_and_keeps_no_unit_rules_on_a_host_that_has_shru
     assert store.used(host) == SMALL
 
 
-def test_on_the_same_host_a_residue_and_the_next_claim_are_both_counted(
+def test_a_residue_and_the_next_claim_on_the_same_host_must_both_fit(
     store: Store, host: str, accepted: tuple[str, str, str]
 ) -> None:
     uuid, claim_id, attempt = accepted
@@ -199,7 +197,7 @@ def test_on_the_same_host_a_residue_and_the_next_claim_are_both_counted(
     assert (store.held(attempt), store.held(uuid)) == ({host: SMALL}, {host: {"VCPU": 6, "MEMORY_MB": 1}})
 
 
-def test_what_a_guest_held_of_a_shared_pool_is_no_part_of_its_residue(store: Store, host: str, after: str) -> None:
+def test_a_residue_holds_nothing_of_a_shared_pool(store: Store, host: str, after: str) -> None:
     pool = store.provider("pool", DISK_GB=100)
     uuid, attempt, disk = ids.fresh(), ids.fresh(), {pool: {"DISK_GB": 50}}
     claim_id = store.claim(uuid, {host: SMALL, **disk}).claim_id
@@ -212,7 +210,7 @@ def test_what_a_guest_held_of_a_shared_pool_is_no_part_of_its_residue(store: Sto
     assert (store.used(pool), store.used(host)) == ({"DISK_GB": 0}, SMALL)
 
 
-def test_what_others_have_put_on_the_host_stays_with_the_guest(
+def test_foreign_amounts_on_the_host_go_to_the_residue(
     store: Store, host: str, after: str, accepted: tuple[str, str, str]
 ) -> None:
     uuid, claim_id, attempt = accepted
@@ -224,7 +222,7 @@ def test_what_others_have_put_on_the_host_stays_with_the_guest(
     assert store.held(attempt) == more
 
 
-def test_a_claim_accepted_at_the_very_moment_of_its_swap_leaves_a_residue_or_is_not_accepted(store: Store) -> None:
+def test_a_claim_accepted_during_its_swap_leaves_a_residue_or_is_not_accepted(store: Store) -> None:
     hosts = [store.provider(VCPU=100), store.provider(VCPU=100)]
     for _ in range(20):
         uuid, attempt = ids.fresh(), ids.fresh()
@@ -251,7 +249,7 @@ def test_a_claim_accepted_at_the_very_moment_of_its_swap_leaves_a_residue_or_is_
 # --- Releasing what nobody has accepted -------------------------------------------------------------------------------
 
 
-def test_a_release_of_an_unaccepted_claim_names_it_and_leaves_an_accepted_one_alone(
+def test_a_release_of_an_unaccepted_claim_must_name_it_and_refuses_an_accepted_one(
     store: Store, host: str, accepted: tuple[str, str, str]
 ) -> None:
     uuid, claim_id, _ = accepted

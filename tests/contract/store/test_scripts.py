@@ -33,7 +33,7 @@ def names(database: Database) -> list[str]:
     return list(database.read(lambda connection: connection.scalars(select(THINGS.c.name).order_by(THINGS.c.id))))
 
 
-def test_statements_of_a_script_are_carried_out_in_their_order_and_each_has_its_own_outcome(database: Database) -> None:
+def test_statements_of_a_script_are_executed_in_order_with_separate_outcomes(database: Database) -> None:
     outcomes: list[StatementOutcome] = []
 
     def work(connection: Connection) -> int:
@@ -50,7 +50,7 @@ def test_statements_of_a_script_are_carried_out_in_their_order_and_each_has_its_
     assert names(database) == ["c", "50%s"]
 
 
-def test_the_first_statement_that_fails_ends_a_script_of_which_nothing_is_kept(database: Database) -> None:
+def test_a_failing_statement_ends_the_script_and_rolls_it_back(database: Database) -> None:
     def translated(fault: exc.DBAPIError) -> None:
         if isinstance(fault, exc.IntegrityError):
             raise NotEnough from fault
@@ -70,7 +70,7 @@ def test_the_first_statement_that_fails_ends_a_script_of_which_nothing_is_kept(d
 
 
 @pytest.mark.parametrize("fails_later", [False, True])
-def test_an_outcome_that_does_not_suffice_is_judged_before_a_later_error_and_nothing_is_kept(
+def test_an_insufficient_outcome_is_raised_before_a_later_error_and_rolls_back(
     database: Database, fails_later: bool
 ) -> None:
     def judge(outcome: StatementOutcome) -> None:
@@ -91,7 +91,7 @@ def test_an_outcome_that_does_not_suffice_is_judged_before_a_later_error_and_not
     assert names(database) == []
 
 
-def test_a_connection_that_is_lost_within_a_script_is_replaced(mariadb_url: str) -> None:
+def test_a_connection_lost_during_a_script_is_replaced(mariadb_url: str) -> None:
     database = Database(mariadb_url, "test", pool_size=1)
     database.write(THINGS.metadata.create_all)
 

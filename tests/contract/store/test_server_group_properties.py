@@ -130,7 +130,7 @@ class Story:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rule=rules, acts=steps)
-def test_no_sequence_of_claims_swaps_moves_and_deletes_breaks_a_rule(store: Store, rule: Rule, acts: list[Act]) -> None:
+def test_no_sequence_of_writes_breaks_a_group_rule(store: Store, rule: Rule, acts: list[Act]) -> None:
     story = Story(store, Groups.group(*rule))
     for act in acts:
         story.step(*act)
@@ -140,7 +140,7 @@ def test_no_sequence_of_claims_swaps_moves_and_deletes_breaks_a_rule(store: Stor
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rule=rules, acts=steps, flips=flips)
-def test_what_is_refused_would_break_a_rule_and_nothing_that_only_shrinks_is(
+def test_only_writes_that_would_break_a_group_rule_are_refused(
     store: Store, rule: Rule, acts: list[Act], flips: dict[int, int]
 ) -> None:
     story = Story(store, Groups.group(*rule))

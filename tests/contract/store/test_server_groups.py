@@ -31,7 +31,7 @@ def reason(caught: pytest.ExceptionInfo[errors.GroupRuleRefused]) -> str:
 # --- Groups themselves ------------------------------------------------------------------------------------------------
 
 
-def test_a_group_that_a_claim_names_is_there_from_then_on_without_a_name(groups: Groups, hosts: list[str]) -> None:
+def test_a_claim_creates_the_group_that_it_names(groups: Groups, hosts: list[str]) -> None:
     group = groups.group("anti-affinity", 2)
 
     member = groups.claim(group, hosts[0])
@@ -41,7 +41,7 @@ def test_a_group_that_a_claim_names_is_there_from_then_on_without_a_name(groups:
     assert shown.members == {member.uuid: hosts[0]}
 
 
-def test_a_group_keeps_its_rule(groups: Groups, hosts: list[str]) -> None:
+def test_a_claim_with_another_rule_for_an_existing_group_is_refused(groups: Groups, hosts: list[str]) -> None:
     group = groups.group("anti-affinity", 2)
     groups.claim(group, hosts[0])
 
@@ -53,7 +53,7 @@ def test_a_group_keeps_its_rule(groups: Groups, hosts: list[str]) -> None:
     assert len(groups.shown(group).members) == 1
 
 
-def test_a_bound_group_has_one_number(groups: Groups) -> None:
+def test_binding_a_group_again_returns_the_same_id(groups: Groups) -> None:
     group = groups.group()
     numbers = {
         groups.store.database.write(lambda connection: bind(connection, {group.uuid: group})[group.uuid])
@@ -62,9 +62,7 @@ def test_a_bound_group_has_one_number(groups: Groups) -> None:
     assert len(numbers) == 1
 
 
-def test_a_group_is_created_listed_by_project_and_deleted_once_it_has_no_members(
-    groups: Groups, hosts: list[str]
-) -> None:
+def test_a_group_is_created_listed_by_project_and_deleted_without_members(groups: Groups, hosts: list[str]) -> None:
     group, other = groups.group("affinity"), groups.group("soft-affinity")
     create = CreateServerGroup(request_id=ids.fresh(), group=group, name="db", project_id="p")
     created = groups.dispatcher.call(create)
@@ -94,7 +92,7 @@ def test_a_group_is_created_listed_by_project_and_deleted_once_it_has_no_members
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_a_host_takes_so_many_of_an_anti_affinity_group_and_no_more(
+def test_a_host_takes_at_most_the_configured_number_of_members_of_an_anti_affinity_group(
     groups: Groups, hosts: list[str], most: int
 ) -> None:
     group = groups.group("anti-affinity", most)
@@ -113,7 +111,7 @@ def test_a_host_takes_so_many_of_an_anti_affinity_group_and_no_more(
     assert groups.store.is_sound()
 
 
-def test_members_that_are_claimed_in_one_write_see_each_other(groups: Groups, hosts: list[str]) -> None:
+def test_members_claimed_in_one_write_count_for_each_other(groups: Groups, hosts: list[str]) -> None:
     apart, near = groups.group("anti-affinity", 2), groups.group("affinity")
 
     for group, where in ((apart, [hosts[0]] * 3), (near, hosts)):
@@ -125,7 +123,7 @@ def test_members_that_are_claimed_in_one_write_see_each_other(groups: Groups, ho
     assert sorted(len(there) for there in groups.on_hosts().values()) == [2, 4]
 
 
-def test_a_swap_to_a_host_that_the_rule_forbids_is_refused_and_the_claim_stands(
+def test_a_swap_to_a_host_that_the_rule_forbids_is_refused_and_keeps_the_claim(
     groups: Groups, hosts: list[str]
 ) -> None:
     group = groups.group("anti-affinity")
@@ -141,9 +139,7 @@ def test_a_swap_to_a_host_that_the_rule_forbids_is_refused_and_the_claim_stands(
     groups.claim(group, hosts[1])
 
 
-def test_until_a_move_has_ended_a_member_of_an_anti_affinity_group_counts_at_both_ends(
-    groups: Groups, hosts: list[str]
-) -> None:
+def test_a_moving_member_of_an_anti_affinity_group_counts_on_both_hosts(groups: Groups, hosts: list[str]) -> None:
     group = groups.group("anti-affinity")
     member = groups.claim(group, hosts[0])
 
@@ -160,9 +156,7 @@ def test_until_a_move_has_ended_a_member_of_an_anti_affinity_group_counts_at_bot
     groups.claim(group, hosts[0])
 
 
-def test_a_member_that_falls_back_to_its_source_in_a_move_is_no_more_than_one_there(
-    groups: Groups, hosts: list[str]
-) -> None:
+def test_a_member_that_falls_back_to_its_source_counts_once_there(groups: Groups, hosts: list[str]) -> None:
     for policy in ("anti-affinity", "affinity"):
         member = groups.claim(groups.group(policy), hosts[0])
         groups.move(member, hosts[1])
@@ -172,7 +166,7 @@ def test_a_member_that_falls_back_to_its_source_in_a_move_is_no_more_than_one_th
 
 
 @pytest.mark.parametrize("released_first", [True, False])
-def test_a_member_of_which_only_migrations_are_left_is_shown_on_a_host_that_one_of_them_is_on(
+def test_a_member_with_only_migrations_left_is_shown_on_a_host_of_one_of_them(
     groups: Groups, hosts: list[str], released_first: bool
 ) -> None:
     group, instance = groups.group("anti-affinity", 2), ids.fresh()
@@ -187,7 +181,7 @@ def test_a_member_of_which_only_migrations_are_left_is_shown_on_a_host_that_one_
 
 
 @pytest.mark.parametrize("policy", ["anti-affinity", "affinity"])
-def test_an_instance_and_its_migration_on_one_host_are_one_member(
+def test_an_instance_and_its_migration_on_one_host_count_as_one_member(
     groups: Groups, hosts: list[str], policy: GroupPolicy
 ) -> None:
     group = groups.group(policy, 2)
@@ -203,9 +197,7 @@ def test_an_instance_and_its_migration_on_one_host_are_one_member(
     assert groups.store.held(member.uuid) == groups.store.held(other.uuid) == {hosts[0]: ONE}
 
 
-def test_members_on_a_host_that_is_forced_down_keep_others_of_an_anti_affinity_group_away(
-    groups: Groups, hosts: list[str]
-) -> None:
+def test_members_on_a_forced_down_host_still_count_for_anti_affinity(groups: Groups, hosts: list[str]) -> None:
     group = groups.group("anti-affinity")
     groups.claim(group, hosts[0])
     groups.force_down(hosts[0])
@@ -216,7 +208,7 @@ def test_members_on_a_host_that_is_forced_down_keep_others_of_an_anti_affinity_g
 # --- Together ---------------------------------------------------------------------------------------------------------
 
 
-def test_who_joins_an_affinity_group_goes_where_its_members_are(groups: Groups, hosts: list[str]) -> None:
+def test_a_new_member_of_an_affinity_group_must_join_its_host(groups: Groups, hosts: list[str]) -> None:
     group = groups.group("affinity")
     first = groups.claim(group, hosts[0])
     second = groups.claim(group, hosts[0])
@@ -232,7 +224,7 @@ def test_who_joins_an_affinity_group_goes_where_its_members_are(groups: Groups, 
     groups.claim(group, hosts[1])
 
 
-def test_the_only_member_of_an_affinity_group_takes_the_groups_home_with_it_and_nobody_joins_meanwhile(
+def test_the_only_member_of_an_affinity_group_may_move_and_others_join_only_afterwards(
     groups: Groups, hosts: list[str]
 ) -> None:
     group = groups.group("affinity")
@@ -252,7 +244,7 @@ def test_the_only_member_of_an_affinity_group_takes_the_groups_home_with_it_and_
         groups.claim(group, hosts[0])
 
 
-def test_a_member_of_a_larger_affinity_group_stays(groups: Groups, hosts: list[str]) -> None:
+def test_one_of_several_members_of_an_affinity_group_cannot_move(groups: Groups, hosts: list[str]) -> None:
     group = groups.group("affinity")
     member = groups.claim(group, hosts[0])
     groups.claim(group, hosts[0])
@@ -266,9 +258,7 @@ def test_a_member_of_a_larger_affinity_group_stays(groups: Groups, hosts: list[s
     groups.move(member, hosts[0])
 
 
-def test_members_leave_a_host_that_is_forced_down_one_by_one_for_the_same_other_host(
-    groups: Groups, hosts: list[str]
-) -> None:
+def test_members_leave_a_forced_down_host_one_by_one_for_the_same_host(groups: Groups, hosts: list[str]) -> None:
     group = groups.group("affinity")
     members = [groups.claim(group, hosts[0]) for _ in range(3)]
     groups.force_down(hosts[0])
@@ -287,7 +277,7 @@ def test_members_leave_a_host_that_is_forced_down_one_by_one_for_the_same_other_
     groups.claim(group, hosts[1])
 
 
-def test_what_only_shrinks_is_not_refused_where_the_rule_is_broken_already(groups: Groups, hosts: list[str]) -> None:
+def test_releases_are_not_refused_if_the_rule_is_already_broken(groups: Groups, hosts: list[str]) -> None:
     group = groups.group("affinity")
     members = [groups.claim(group, hosts[0]) for _ in range(3)]
     groups.force_down(hosts[0])
@@ -307,7 +297,7 @@ def test_what_only_shrinks_is_not_refused_where_the_rule_is_broken_already(group
 # --- Who is no member, and who is one nowhere -------------------------------------------------------------------------
 
 
-def test_a_residue_is_nobodys_member(groups: Groups, hosts: list[str]) -> None:
+def test_a_residue_is_not_a_member(groups: Groups, hosts: list[str]) -> None:
     group = groups.group("anti-affinity")
     member = groups.claim(group, hosts[0])
     groups.accept(member)
@@ -322,7 +312,7 @@ def test_a_residue_is_nobodys_member(groups: Groups, hosts: list[str]) -> None:
     assert set(groups.shown(group).members) == set(groups.members)
 
 
-def test_a_member_that_is_on_no_host_stays_one_and_comes_back_under_the_rule(groups: Groups, hosts: list[str]) -> None:
+def test_a_member_without_a_host_stays_a_member_and_returns_under_the_rule(groups: Groups, hosts: list[str]) -> None:
     group = groups.group("affinity")
     member, other = groups.claim(group, hosts[0]), groups.claim(group, hosts[0])
     groups.release(member)
@@ -338,7 +328,7 @@ def test_a_member_that_is_on_no_host_stays_one_and_comes_back_under_the_rule(gro
     assert groups.shown(group).members == {member.uuid: hosts[1]}
 
 
-def test_a_raw_write_that_leaves_nothing_on_the_host_leaves_room_for_another_member(
+def test_a_member_that_a_raw_write_removes_from_its_host_no_longer_counts_there(
     groups: Groups, hosts: list[str]
 ) -> None:
     group = groups.group("anti-affinity")
@@ -348,7 +338,7 @@ def test_a_raw_write_that_leaves_nothing_on_the_host_leaves_room_for_another_mem
 
 
 @pytest.mark.parametrize("policy", ["soft-affinity", "soft-anti-affinity"])
-def test_a_soft_rule_refuses_nothing_and_its_members_are_known(
+def test_a_soft_rule_refuses_nothing_and_its_members_are_counted(
     groups: Groups, hosts: list[str], policy: GroupPolicy
 ) -> None:
     group = groups.group(policy)
@@ -363,7 +353,7 @@ def test_a_soft_rule_refuses_nothing_and_its_members_are_known(
     }
 
 
-def test_occupancy_leaves_out_those_who_are_about_to_be_placed(groups: Groups, hosts: list[str]) -> None:
+def test_occupancy_excludes_the_given_members(groups: Groups, hosts: list[str]) -> None:
     group = groups.group("anti-affinity")
     first, second = groups.claim(group, hosts[0]), groups.claim(group, hosts[1])
     groups.move(first, hosts[2])

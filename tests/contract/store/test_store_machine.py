@@ -393,7 +393,7 @@ def second(database: Database) -> Iterator[Database]:
 
 
 @pytest.mark.timeout(7200 if LONG else 900)
-def test_two_writers_get_the_answers_that_the_model_gives_and_nothing_is_ever_over_committed(
+def test_two_writers_get_the_answers_of_the_model_and_nothing_is_over_committed(
     database: Database, second: Database
 ) -> None:
     with ThreadPoolExecutor(2) as together:

@@ -35,7 +35,7 @@ def grow_older(store: Store, seconds: float) -> None:
     store.age("tombstones", "created_at", seconds)
 
 
-def test_an_acknowledged_answer_goes_in_its_time_and_any_other_stays_longer(store: Store, host: str) -> None:
+def test_an_acknowledged_answer_is_deleted_earlier_than_others(store: Store, host: str) -> None:
     pruning, consumer = Pruning(store.database, KEEP), ids.fresh()
     put(store, host, "old", consumer)
     put(store, host, "unacknowledged", ids.fresh())
@@ -58,7 +58,7 @@ def test_an_acknowledged_answer_goes_in_its_time_and_any_other_stays_longer(stor
     assert store.used(host)["VCPU"] == 2
 
 
-def test_an_answer_counts_from_its_acknowledgement_however_late_that_comes(store: Store, host: str) -> None:
+def test_the_retention_of_an_answer_starts_at_its_acknowledgement(store: Store, host: str) -> None:
     put(store, host, "r1", ids.fresh())
     grow_older(store, 990)
     acknowledge(store, "r1")
@@ -67,7 +67,7 @@ def test_an_answer_counts_from_its_acknowledgement_however_late_that_comes(store
     assert stored(store) == {"r1"}
 
 
-def test_many_answers_go_in_bounded_transactions(store: Store) -> None:
+def test_many_answers_are_deleted_in_one_round(store: Store) -> None:
     rows = [
         {"request_id": f"r{n}", "method": "put_allocations", "digest": b"x" * 32, "result": b"1", "created_at": 0.0}
         for n in range(2500)
@@ -91,7 +91,7 @@ def test_a_tombstone_outlives_every_answer(store: Store, host: str) -> None:
     assert store.scalar(select(func.count()).select_from(tombstones)) == 0
 
 
-def test_a_service_that_fell_silent_yesterday_is_forgotten(store: Store) -> None:
+def test_a_service_that_stopped_reporting_long_ago_is_deleted(store: Store) -> None:
     row = {"kind": "scheduler", "name": "a", "cell_uuid": "", "machine": "m", "version": "1"}
     with store.database.engine.connect() as connection, connection.begin():
         connection.execute(services.insert(), [{**row, "first_heard_at": 0.0, "heard_at": 0.0}])
@@ -99,7 +99,7 @@ def test_a_service_that_fell_silent_yesterday_is_forgotten(store: Store) -> None
     assert store.scalar(select(func.count()).select_from(services)) == 0
 
 
-def test_nothing_is_kept_for_less_than_a_repeat_can_take_to_arrive() -> None:
+def test_retentions_are_at_least_the_time_in_which_a_repeat_may_arrive() -> None:
     conf = options.new(
         {
             "placement": {"request_retention": 0.0, "unacknowledged_retention": 0.0, "tombstone_retention": 0.0},

@@ -40,7 +40,7 @@ def test_traits_are_replaced_as_a_whole_and_shown_sorted(store: Store, host: str
 
 
 @pytest.mark.backends("mariadb")
-def test_all_traits_are_read_wherever_the_database_cuts_long_texts(store: Store, host: str) -> None:
+def test_all_traits_are_read_even_if_the_database_truncates_group_concat(store: Store, host: str) -> None:
     other, plain = store.provider("other"), store.provider("plain")
     set_traits(store, host, AVX, SSE, SSD)
     set_traits(store, other, AVX, SSE, SSD)
@@ -61,7 +61,7 @@ def test_all_traits_are_read_wherever_the_database_cuts_long_texts(store: Store,
         assert plain not in found
 
 
-def test_traits_move_the_generation_only_if_anything_changes(store: Store, host: str) -> None:
+def test_traits_bump_the_generation_only_if_they_change(store: Store, host: str) -> None:
     assert set_traits(store, host, AVX).generation == 2
     before, told = store.seq(host), store.changes()
 
@@ -73,7 +73,7 @@ def test_traits_move_the_generation_only_if_anything_changes(store: Store, host:
     assert set_traits(store, host).generation == 3
 
 
-def test_aggregates_come_to_be_by_being_named_and_are_shared(store: Store, host: str) -> None:
+def test_aggregates_are_created_when_first_named_and_are_shared(store: Store, host: str) -> None:
     other = store.provider("other")
 
     assert set_aggregates(store, host, ROOM, RACK).aggregates == tuple(sorted([RACK, ROOM]))
@@ -85,7 +85,7 @@ def test_aggregates_come_to_be_by_being_named_and_are_shared(store: Store, host:
     assert sorted(found) == sorted([RACK, ROOM])
 
 
-def test_aggregates_move_the_generation_always_as_in_placement(store: Store, host: str) -> None:
+def test_aggregates_always_bump_the_generation_as_in_placement(store: Store, host: str) -> None:
     before, told = store.seq(host), store.changes()
 
     assert [set_aggregates(store, host, RACK).generation for _ in range(2)] == [2, 3]
@@ -94,7 +94,7 @@ def test_aggregates_move_the_generation_always_as_in_placement(store: Store, hos
 
 
 @pytest.mark.parametrize("write", [set_traits, set_aggregates])
-def test_neither_is_written_on_a_stale_view_nor_to_a_provider_that_is_not_there(
+def test_neither_is_written_with_a_stale_generation_or_to_a_missing_provider(
     store: Store, host: str, write: Callable[..., ResourceProvider]
 ) -> None:
     with pytest.raises(errors.ProviderGenerationConflict) as caught:
@@ -104,7 +104,7 @@ def test_neither_is_written_on_a_stale_view_nor_to_a_provider_that_is_not_there(
         write(store, ids.fresh())
 
 
-def test_a_deleted_provider_leaves_no_traits_and_aggregates_to_the_next(store: Store) -> None:
+def test_a_provider_created_again_has_no_traits_and_aggregates(store: Store) -> None:
     uuid = store.provider("host")
     set_traits(store, uuid, AVX)
     set_aggregates(store, uuid, RACK)

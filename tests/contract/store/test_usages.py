@@ -17,7 +17,7 @@ def usages(store: Store, project_id: str, **more: Any) -> list[Usage]:
     return store.dispatcher.call(ListUsages(project_id=project_id, **more))
 
 
-def test_the_allocations_of_a_provider_are_those_of_each_consumer_with_its_generation(store: Store, host: str) -> None:
+def test_the_allocations_of_a_provider_are_listed_by_consumer_with_its_generation(store: Store, host: str) -> None:
     other = store.provider("other", VCPU=8)
     store.put(ONE, {host: {"VCPU": 2, "MEMORY_MB": 512}, other: {"VCPU": 1}})
     store.put(ONE, {host: {"VCPU": 3, "MEMORY_MB": 512}, other: {"VCPU": 1}}, 1)
@@ -34,7 +34,7 @@ def test_the_allocations_of_a_provider_are_those_of_each_consumer_with_its_gener
     )
 
 
-def test_nobody_holds_anything_of_a_new_provider_and_an_unknown_one_is_not_found(store: Store, host: str) -> None:
+def test_a_new_provider_has_no_allocations_and_an_unknown_one_is_not_found(store: Store, host: str) -> None:
     found = store.dispatcher.call(ListProviderAllocations(uuid=host))
     assert found == ProviderAllocations(generation=1)
     with pytest.raises(errors.ProviderNotFound):
@@ -60,13 +60,13 @@ def test_usages_are_summed_over_providers_and_consumers_by_type(store: Store, ho
     assert usages(store, "nobody") == []
 
 
-def test_a_consumer_that_holds_nothing_any_more_is_not_counted(store: Store, host: str) -> None:
+def test_a_consumer_without_allocations_is_not_counted(store: Store, host: str) -> None:
     store.put(ONE, {host: {"VCPU": 2}})
     store.put(ONE, {}, 1)
     assert usages(store, "project") == []
 
 
-def test_a_consumer_from_before_types_were_known_is_of_the_type_unknown(store: Store, host: str) -> None:
+def test_a_consumer_without_a_type_has_the_type_unknown(store: Store, host: str) -> None:
     store.put(ONE, {host: {"VCPU": 2}})
     statement = consumers.update().values(consumer_type=None)
     store.database.write(lambda connection: connection.execute(statement))

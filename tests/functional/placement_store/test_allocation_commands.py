@@ -35,9 +35,7 @@ def held(rows: list[dict[str, object]]) -> dict[object, object]:
     return {row["resource_provider"]: row["resources"] for row in rows}
 
 
-def test_allocations_are_set_replaced_taken_away_in_part_and_released(
-    operator: Operator, hosts: dict[str, str]
-) -> None:
+def test_allocations_are_set_replaced_unset_in_part_and_deleted(operator: Operator, hosts: dict[str, str]) -> None:
     command = "resource provider allocation"
     rows = operator.types(
         f"{command} set {CONSUMER} --allocation rp=host1,VCPU=2,MEMORY_MB=512"
@@ -65,7 +63,7 @@ def test_allocations_are_set_replaced_taken_away_in_part_and_released(
     assert operator.types(f"{command} show {CONSUMER}") == []
 
 
-def test_what_others_have_on_a_server_that_was_deleted_can_be_released_but_not_changed(
+def test_foreign_amounts_of_a_deleted_server_can_be_released_but_not_changed(
     operator: Operator, hosts: dict[str, str]
 ) -> None:
     command = "resource provider allocation"
@@ -81,7 +79,7 @@ def test_what_others_have_on_a_server_that_was_deleted_can_be_released_but_not_c
     assert operator.types(f"{command} show {CONSUMER}") == []
 
 
-def test_what_a_table_shows_of_allocations_is_what_can_be_typed(operator: Operator, hosts: dict[str, str]) -> None:
+def test_a_table_shows_allocations_in_the_syntax_of_the_options(operator: Operator, hosts: dict[str, str]) -> None:
     table = operator.reads(
         f"resource provider allocation set {CONSUMER} --allocation rp=host1,VCPU=2,MEMORY_MB=512"
         " --project-id p --user-id u"
@@ -89,7 +87,7 @@ def test_what_a_table_shows_of_allocations_is_what_can_be_typed(operator: Operat
     assert "MEMORY_MB=512, VCPU=2" in table or "VCPU=2, MEMORY_MB=512" in table
 
 
-def test_an_allocation_that_cannot_be_is_refused_in_one_sentence(operator: Operator, hosts: dict[str, str]) -> None:
+def test_an_invalid_allocation_is_refused_in_one_sentence(operator: Operator, hosts: dict[str, str]) -> None:
     refused, nobody = operator.is_refused, ids.fresh()
     command = "resource provider allocation"
     new = f"{command} set {CONSUMER} --project-id p --user-id u --allocation"
@@ -153,7 +151,7 @@ def racing(monkeypatch: pytest.MonkeyPatch, operator: Operator, hosts: dict[str,
 
 
 @directly
-def test_an_inventory_that_changes_meanwhile_is_amended_as_it_then_is(operator: Operator, racing: type[Racing]) -> None:
+def test_an_amend_is_repeated_if_the_inventory_changes_meanwhile(operator: Operator, racing: type[Racing]) -> None:
     racing.races = 2
     amended = operator.types("resource provider inventory set host1 --amend --resource VCPU=16")
     totals = {row["resource_class"]: row["total"] for row in amended}
@@ -161,14 +159,14 @@ def test_an_inventory_that_changes_meanwhile_is_amended_as_it_then_is(operator: 
 
 
 @directly
-def test_one_who_is_always_slower_is_told_so(operator: Operator, racing: type[Racing]) -> None:
+def test_an_amend_that_loses_every_race_is_refused(operator: Operator, racing: type[Racing]) -> None:
     racing.races = 3
     assert "is at generation" in operator.is_refused("resource provider inventory set host1 --amend --resource VCPU=16")
     assert operator.types("resource provider inventory show host1 VCPU")["total"] == 8
 
 
 @directly
-def test_what_is_taken_away_is_taken_from_what_there_then_is_but_nothing_is_replaced_unseen(
+def test_an_unset_is_repeated_if_the_consumer_changes_meanwhile_but_a_set_is_refused(
     operator: Operator, racing: type[Racing]
 ) -> None:
     command = "resource provider allocation"
@@ -187,7 +185,7 @@ def test_what_is_taken_away_is_taken_from_what_there_then_is_but_nothing_is_repl
 # --- Candidates -----------------------------------------------------------------------------------------------------
 
 
-def test_candidates_are_listed_with_what_each_provider_would_give(operator: Operator, hosts: dict[str, str]) -> None:
+def test_candidates_are_listed_with_the_amounts_of_each_provider(operator: Operator, hosts: dict[str, str]) -> None:
     rows = operator.types("allocation candidate list --resource VCPU=2 --resource MEMORY_MB=64")
     assert {row["#"] for row in rows} == {1, 2}
     assert {row["resource provider"] for row in rows} == {hosts["host1"], hosts["host2"]}
@@ -203,7 +201,7 @@ def test_candidates_are_listed_with_what_each_provider_would_give(operator: Oper
     assert operator.types("allocation candidate list --resource VGPU=5") == []
 
 
-def test_a_request_for_candidates_that_cannot_be_is_refused_in_one_sentence(
+def test_an_invalid_request_for_candidates_is_refused_in_one_sentence(
     operator: Operator, hosts: dict[str, str]
 ) -> None:
     refused = operator.is_refused

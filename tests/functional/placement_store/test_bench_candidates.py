@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 
-def test_the_bench_of_candidates_measures_every_shape_and_the_search_beats_the_cross_product() -> None:
+def test_the_benchmark_of_candidates_measures_every_shape_and_the_search_beats_the_cross_product() -> None:
     words = ["bench", "candidates", "--repeat", "3", "--candidates", "10", "-f", "json"]
     done = subprocess.run(
         [sys.executable, "-m", "moorage.cli.shell", *words], text=True, capture_output=True, check=False, timeout=180

@@ -23,7 +23,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
         yield database
 
 
-def test_the_bench_of_claims_writes_to_the_store_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_of_claims_writes_only_to_the_store(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--hosts", "20", "--clients", "3", "--per-request", "4", "--seconds", "1"]
     assert main(["bench", "claims", *words, "-f", "json"]) == 0
     figures = json.loads(capsys.readouterr().out)
@@ -35,7 +35,7 @@ def test_the_bench_of_claims_writes_to_the_store_alone(capsys: pytest.CaptureFix
     assert (figures["overcommitted"], figures["leaked"]) == (0, 0)
 
 
-def test_a_database_is_either_given_or_started(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_database_url_and_started_servers_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["bench", "claims", "--servers", "--database-url", "sqlite://"])
     assert "not allowed with argument" in capsys.readouterr().err
@@ -43,7 +43,7 @@ def test_a_database_is_either_given_or_started(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("occupancy", [0.0, 30.0, 95.0, 100.0])
-def test_hosts_are_filled_to_shares_around_the_occupancy_and_the_store_is_clean(
+def test_hosts_are_filled_around_the_occupancy_and_the_store_is_sound(
     database: Database, occupancy: float, nested: bool
 ) -> None:
     hosts = 20

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 
-def test_the_bench_over_http_measures_candidates_and_writes() -> None:
+def test_the_benchmark_over_http_measures_candidates_and_writes() -> None:
     words = ["bench", "http", "--providers", "20", "--requests", "10", "--clients", "2", "--workers", "1", "-f", "json"]
     done = subprocess.run(
         [sys.executable, "-m", "moorage.cli.shell", *words], text=True, capture_output=True, check=False, timeout=180

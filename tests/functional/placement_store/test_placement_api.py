@@ -52,7 +52,7 @@ def client(database: Database, tmp_path: Path, text: str = NOAUTH) -> Any:
     return falcon.testing.TestClient(lambda environ, start_response: served(environ, start_response))
 
 
-def test_a_thread_keeps_nothing_of_whom_it_has_answered(database: Database, tmp_path: Path) -> None:
+def test_a_thread_keeps_no_request_context_after_its_answer(database: Database, tmp_path: Path) -> None:
     api = client(database, tmp_path)
 
     def answer() -> tuple[int, object]:
@@ -68,7 +68,7 @@ def test_a_thread_keeps_nothing_of_whom_it_has_answered(database: Database, tmp_
 # --- Policy ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_operation_but_the_root_has_a_rule_that_names_it() -> None:
+def test_every_operation_except_the_root_has_a_documented_policy_rule() -> None:
     documented = {
         (one["method"], re.sub(r"\{\w+\}", "{}", one["path"])): rule.name
         for rule in policy.list_rules()
@@ -85,7 +85,7 @@ def test_every_operation_but_the_root_has_a_rule_that_names_it() -> None:
     assert declared == documented
 
 
-def test_a_policy_file_changes_who_may_do_what(database: Database, tmp_path: Path) -> None:
+def test_a_policy_file_changes_what_roles_may_do(database: Database, tmp_path: Path) -> None:
     rules = tmp_path / "policy.yaml"
     rules.write_text('"placement:resource_providers:list": "role:looker"\n')
     api = client(database, tmp_path, f"{NOAUTH}[oslo_policy]\npolicy_file = {rules}\n")
@@ -95,7 +95,7 @@ def test_a_policy_file_changes_who_may_do_what(database: Database, tmp_path: Pat
     assert api.simulate_get("/traits", headers=ADMIN).status_code == 200
 
 
-def test_a_policy_file_that_changes_is_heard_of_while_the_server_runs(database: Database, tmp_path: Path) -> None:
+def test_a_changed_policy_file_is_reloaded_while_the_server_runs(database: Database, tmp_path: Path) -> None:
     rules = tmp_path / "policy.yaml"
     rules.write_text('"placement:resource_providers:list": "role:looker"\n')
     api = client(database, tmp_path, f"{NOAUTH}[oslo_policy]\npolicy_file = {rules}\n")
@@ -112,7 +112,7 @@ def test_a_policy_file_that_changes_is_heard_of_while_the_server_runs(database: 
     assert status(**{"X-Roles": "looker"}) == 403
 
 
-def test_decisions_tell_callers_and_what_they_ask_for_apart(database: Database, tmp_path: Path) -> None:
+def test_cached_policy_decisions_depend_on_caller_and_target(database: Database, tmp_path: Path) -> None:
     api = client(database, tmp_path)
 
     def status(project: str, roles: str, asked: str, **more: str) -> int:
@@ -130,7 +130,7 @@ def test_decisions_tell_callers_and_what_they_ask_for_apart(database: Database, 
 
 
 @pytest.mark.parametrize(("new_defaults", "administrator"), [("true", 403), ("false", 400)])
-def test_the_legacy_defaults_let_the_administrator_in_everywhere(
+def test_the_legacy_defaults_permit_the_administrator_everything(
     database: Database, tmp_path: Path, new_defaults: str, administrator: int
 ) -> None:
     api = client(database, tmp_path, f"{NOAUTH}[oslo_policy]\nenforce_new_defaults = {new_defaults}\n")
@@ -142,9 +142,7 @@ def test_the_legacy_defaults_let_the_administrator_in_everywhere(
 # --- Keystone -------------------------------------------------------------------------------------------------------
 
 
-def test_with_keystone_nobody_is_believed_but_keystone_and_the_root_stays_open(
-    database: Database, tmp_path: Path
-) -> None:
+def test_with_keystone_identity_headers_are_ignored_and_the_root_is_open(database: Database, tmp_path: Path) -> None:
     require_middleware()
     auth = "[keystone_authtoken]\nwww_authenticate_uri = http://127.0.0.1:1\nauth_type = none\n"
     api = client(database, tmp_path, f"[placement_api]\nauth_strategy = keystone\n{auth}")
@@ -158,7 +156,7 @@ def test_with_keystone_nobody_is_believed_but_keystone_and_the_root_stays_open(
 # --- Browsers and front ends ----------------------------------------------------------------------------------------
 
 
-def test_pages_of_an_allowed_origin_may_ask(database: Database, tmp_path: Path) -> None:
+def test_only_pages_of_an_allowed_origin_may_call_the_api(database: Database, tmp_path: Path) -> None:
     origin = "https://dashboard.example.org"
     asked = {
         "Origin": origin,
@@ -179,7 +177,7 @@ def test_pages_of_an_allowed_origin_may_ask(database: Database, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("believed", [True, False])
-def test_a_front_end_is_believed_where_that_is_configured(database: Database, tmp_path: Path, believed: bool) -> None:
+def test_headers_of_a_proxy_are_used_only_if_configured(database: Database, tmp_path: Path, believed: bool) -> None:
     api = client(database, tmp_path, f"{NOAUTH}[oslo_middleware]\nenable_proxy_headers_parsing = {believed}\n")
     outside = {
         **ADMIN,
@@ -195,7 +193,7 @@ def test_a_front_end_is_believed_where_that_is_configured(database: Database, tm
     assert created.headers["Location"] == f"{begin}/resource_providers/{created.json['uuid']}"
 
 
-def test_a_database_that_is_away_is_503(tmp_path: Path) -> None:
+def test_an_unreachable_database_is_503(tmp_path: Path) -> None:
     away = Database("mysql+pymysql://nobody@127.0.0.1:1/nothing", MAIN.name)
     refused = client(away, tmp_path).simulate_get("/resource_providers", headers=ADMIN)
 
@@ -203,7 +201,7 @@ def test_a_database_that_is_away_is_503(tmp_path: Path) -> None:
     assert "cannot be reached" in refused.json["errors"][0]["detail"]
 
 
-def test_an_unexpected_fault_is_500_and_says_nothing_of_itself(tmp_path: Path) -> None:
+def test_an_unexpected_error_is_500_without_details(tmp_path: Path) -> None:
     without_tables = Database(f"sqlite:///{tmp_path}/empty.sqlite", MAIN.name)
     failed = client(without_tables, tmp_path).simulate_get("/resource_providers", headers=ADMIN)
     without_tables.close()
@@ -218,7 +216,7 @@ def test_an_unexpected_fault_is_500_and_says_nothing_of_itself(tmp_path: Path) -
 # --- Servers --------------------------------------------------------------------------------------------------------
 
 
-def test_any_wsgi_server_finds_the_application_and_its_configuration(
+def test_any_wsgi_server_can_load_the_application(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "moorage.conf"
@@ -230,7 +228,7 @@ def test_any_wsgi_server_finds_the_application_and_its_configuration(
     assert api.simulate_get("/").json["versions"][0]["max_version"] == "1.39"
 
 
-def test_a_server_refuses_to_start_on_tables_that_are_not_there(tmp_path: Path) -> None:
+def test_a_server_refuses_to_start_without_its_tables(tmp_path: Path) -> None:
     words = ["placement-api", "--database-url", f"sqlite:///{tmp_path}/empty.sqlite", "--auth-strategy", "noauth2"]
     refused = subprocess.run(
         [sys.executable, "-m", "moorage.cli.shell", *words], capture_output=True, text=True, timeout=60, check=False
@@ -260,7 +258,7 @@ def half_a_request(server: Api) -> Iterator[tuple[socket.socket, bytes]]:
         yield connection, body[4:]
 
 
-def test_a_server_that_is_told_to_stop_answers_what_is_under_way(server: Api, tmp_path: Path) -> None:
+def test_a_stopping_server_answers_the_request_in_progress(server: Api, tmp_path: Path) -> None:
     with half_a_request(server) as (connection, rest):
         _signal(tmp_path / "log", signal.SIGTERM)
         time.sleep(1.0)  # it has been told to stop
@@ -271,7 +269,7 @@ def test_a_server_that_is_told_to_stop_answers_what_is_under_way(server: Api, tm
     wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended", 20.0)
 
 
-def test_the_second_signal_ends_a_server_whatever_is_under_way(server: Api, tmp_path: Path) -> None:
+def test_the_second_signal_ends_a_server_despite_a_request_in_progress(server: Api, tmp_path: Path) -> None:
     with half_a_request(server) as (connection, _):
         _signal(tmp_path / "log", signal.SIGTERM)
         time.sleep(1.0)
@@ -281,7 +279,7 @@ def test_the_second_signal_ends_a_server_whatever_is_under_way(server: Api, tmp_
         assert connection.recv(1) == b""
 
 
-def test_the_workers_of_a_server_that_is_killed_answer_what_is_under_way_and_end(server: Api, tmp_path: Path) -> None:
+def test_the_workers_of_a_killed_server_answer_the_request_in_progress_and_end(server: Api, tmp_path: Path) -> None:
     workers = psutil.Process(_process(tmp_path / "log")).children()
     assert len(workers) >= 2
     try:
@@ -297,16 +295,14 @@ def test_the_workers_of_a_server_that_is_killed_answer_what_is_under_way_and_end
                 worker.kill()
 
 
-def test_a_server_that_is_told_to_reload_goes_on(server: Api, tmp_path: Path) -> None:
+def test_a_reload_signal_does_not_stop_a_server(server: Api, tmp_path: Path) -> None:
     _signal(tmp_path / "log", signal.SIGHUP)
     wait_until(lambda: "Hang up" in (tmp_path / "log").read_text(), "the signal is seen", 20.0)
     assert server.get("/resource_providers") == {"resource_providers": []}
     assert _runs(tmp_path / "log")
 
 
-def test_a_connection_whose_request_is_on_its_way_is_answered_by_a_server_that_stops(
-    server: Api, tmp_path: Path
-) -> None:
+def test_a_stopping_server_answers_a_request_on_an_accepted_connection(server: Api, tmp_path: Path) -> None:
     host, _, port = server.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         time.sleep(0.5)  # it is accepted

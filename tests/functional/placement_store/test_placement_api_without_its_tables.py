@@ -33,7 +33,7 @@ def _status(url: str) -> int:
         return 0
 
 
-def test_a_process_serves_as_soon_as_its_tables_are_there(tmp_path: Path) -> None:
+def test_a_process_serves_as_soon_as_its_tables_exist(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text(f"[placement_api]\nauth_strategy = noauth2\n[database]\nconnection = sqlite:///{tmp_path}/main\n")
     made = wsgi.make(options.new(files=[file]), threads=2)
@@ -80,7 +80,7 @@ def _kill_the_workers(log: Path) -> set[int]:
 
 
 @pytest.mark.parametrize(("oldest_code", "status"), [("main_0007", 200), ("main_9999", 503)])
-def test_killed_workers_come_up_again_on_a_newer_schema(
+def test_killed_workers_are_restarted_on_a_newer_schema(
     server: Api, tmp_path: Path, oldest_code: str, status: int
 ) -> None:
     with server.store.database.engine.connect() as connection, connection.begin():
@@ -94,9 +94,7 @@ def test_killed_workers_come_up_again_on_a_newer_schema(
     assert all(psutil.pid_exists(pid) for pid in workers), "none of them has ended"
 
 
-def test_a_server_that_is_started_while_the_database_is_away_answers_503_and_then_serves(
-    mariadb_url: str, tmp_path: Path
-) -> None:
+def test_a_server_started_without_its_database_answers_503_and_then_serves(mariadb_url: str, tmp_path: Path) -> None:
     database = Database(mariadb_url, MAIN.name)
     MAIN.upgrade(database)
     database.close()

@@ -61,7 +61,7 @@ def operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Ope
     operator.rig.close()
 
 
-def test_a_cell_is_renamed_and_moved_and_what_is_not_named_stays(operator: Operator, tmp_path: Path) -> None:
+def test_a_cell_is_renamed_and_its_urls_are_changed_one_by_one(operator: Operator, tmp_path: Path) -> None:
     bus, records = "rabbit://u:secret@127.0.0.1/c", f"sqlite:///{tmp_path}/cell.sqlite"
 
     shown = operator.types("cell", "set", "cell0", "--name", "west", "--transport-url", bus)
@@ -76,7 +76,7 @@ def test_a_cell_is_renamed_and_moved_and_what_is_not_named_stays(operator: Opera
     assert operator.cells()["west"] == (None, None)
 
 
-def test_a_cell_is_not_changed_into_another_one_nor_into_nothing(operator: Operator, tmp_path: Path) -> None:
+def test_an_invalid_change_of_a_cell_is_refused(operator: Operator, tmp_path: Path) -> None:
     before = operator.cells()
     assert "There is already a cell cell1." in operator.is_refused("cell", "set", "cell0", "--name", "cell1")
     assert "There is no cell none." in operator.is_refused("cell", "set", "none", "--name", "cell2")
@@ -88,7 +88,7 @@ def test_a_cell_is_not_changed_into_another_one_nor_into_nothing(operator: Opera
     assert operator.cells() == before
 
 
-def test_a_cell_is_deleted_once_it_has_no_hosts(operator: Operator) -> None:
+def test_only_a_cell_without_hosts_is_deleted(operator: Operator) -> None:
     operator.rig.take(1, vcpus=1)
     operator.rig.take(2, vcpus=1)
     for dry_run in ((), ("--dry-run",)):
@@ -119,7 +119,7 @@ class FailingCellConductor:
         raise errors.StoreUnavailable(schema="cell", reason="gone")
 
 
-def test_the_list_says_whose_bus_can_be_reached_and_whose_conductor_answers(operator: Operator) -> None:
+def test_the_list_of_cells_shows_reachable_buses_and_answering_conductors(operator: Operator) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
     far, broken = ids.fresh(), ids.fresh()
@@ -185,7 +185,7 @@ class FakeOwner:
         return Ownership(owned=False)
 
 
-def test_what_a_running_placement_role_has_reconciled_is_listed(operator: Operator, role: PlacementService) -> None:
+def test_reconciled_claims_are_listed_from_a_running_placement_role(operator: Operator, role: PlacementService) -> None:
     bus = Bus(options.new({"DEFAULT": {"transport_url": operator.bus_url}}))
     bus.server("conductor", "c1", [FakeOwner()]).start()
     young, old = ids.fresh(), ids.fresh()

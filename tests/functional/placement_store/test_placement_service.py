@@ -103,7 +103,7 @@ def test_a_provider_is_filled_and_emptied_over_the_bus(placement: Client) -> Non
         ({}, "resources"),
     ],
 )
-def test_a_bad_amount_is_refused_by_its_path_and_writes_nothing(
+def test_an_invalid_amount_is_refused_with_its_path_and_writes_nothing(
     placement: Client, database: Database, amounts: dict[str, int], path: str
 ) -> None:
     host = ids.fresh()
@@ -114,7 +114,7 @@ def test_a_bad_amount_is_refused_by_its_path_and_writes_nothing(
     assert Store(database).rows() == {}
 
 
-def test_a_role_whose_store_cannot_be_reached_does_not_start(conf: cfg.ConfigOpts, tmp_path: Path) -> None:
+def test_the_role_refuses_to_start_on_an_unreachable_database(conf: cfg.ConfigOpts, tmp_path: Path) -> None:
     (tmp_path / "main.sqlite").mkdir()
     with pytest.raises(errors.StoreUnavailable):
         PlacementService(conf, "placement1").start()
@@ -127,7 +127,7 @@ def test_the_role_refuses_to_start_on_a_database_without_its_schema(conf: cfg.Co
     service.stop()
 
 
-def test_cells_are_told_over_the_bus_with_their_urls_whole(placement: Client, database: Database) -> None:
+def test_cells_are_listed_over_the_bus_with_complete_urls(placement: Client, database: Database) -> None:
     url = "rabbit://user:secret@127.0.0.1:5672/cell"
     made = cells.create(database, name="cell1", uuid=ids.fresh(), transport_url=url)
     assert placement.call(ListCells()) == [made]
@@ -174,14 +174,14 @@ def test_cells_are_created_and_listed_without_their_passwords(run: Any, database
     assert [cell.transport_url for cell in cells.list_cells(database)] == [bus, None, None]
 
 
-def test_a_cell_that_is_there_already_is_refused_in_a_sentence(run: Any, database: Database) -> None:
+def test_an_existing_cell_is_refused_in_one_sentence(run: Any, database: Database) -> None:
     run("cell", "create", "cell1")
     status, _, err = run("cell", "create", "cell1")
     assert status != 0
     assert "There is already a cell cell1." in err
 
 
-def test_a_bus_that_no_service_could_open_is_refused_before_anything_is_written(run: Any, database: Database) -> None:
+def test_an_invalid_transport_url_is_refused_before_anything_is_written(run: Any, database: Database) -> None:
     run("cell", "create", "cell1", "--transport-url", "rabbit://127.0.0.1/")
     for words in (("create", "cell2"), ("set", "cell1", "--name", "other")):
         for url in ("rabbit//u:secret@h/", "rabbitt://u:secret@h/", "rabbit://u:secret@h:port/"):
@@ -193,7 +193,7 @@ def test_a_bus_that_no_service_could_open_is_refused_before_anything_is_written(
     ]
 
 
-def test_a_database_without_the_schema_is_refused_in_a_sentence(run: Any) -> None:
+def test_a_database_without_the_schema_is_refused_in_one_sentence(run: Any) -> None:
     status, _, err = run("cell", "list")
     assert status != 0
     assert "moorage db upgrade" in err

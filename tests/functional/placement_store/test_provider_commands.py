@@ -20,7 +20,7 @@ def names(rows: list[dict[str, object]]) -> list[object]:
 # --- Providers ------------------------------------------------------------------------------------------------------
 
 
-def test_a_tree_is_made_renamed_moved_and_taken_apart(operator: Operator) -> None:
+def test_a_tree_is_created_renamed_moved_and_deleted(operator: Operator) -> None:
     host = operator.types("resource provider create host1")
     assert host["root_provider_uuid"] == host["uuid"]
     assert host["parent_provider_uuid"] is None
@@ -43,7 +43,7 @@ def test_a_tree_is_made_renamed_moved_and_taken_apart(operator: Operator) -> Non
     assert operator.types("resource provider list") == []
 
 
-def test_a_provider_that_cannot_be_is_refused_in_one_sentence(operator: Operator) -> None:
+def test_an_invalid_change_of_a_provider_is_refused_in_one_sentence(operator: Operator) -> None:
     refused = operator.is_refused
     host = operator.types("resource provider create host1")["uuid"]
     operator.types("resource provider create numa --parent-provider host1")
@@ -64,7 +64,7 @@ def test_a_provider_that_cannot_be_is_refused_in_one_sentence(operator: Operator
     assert operator.types("resource provider show host1")["parent_provider_uuid"] is None
 
 
-def test_providers_are_listed_by_what_they_have(operator: Operator) -> None:
+def test_providers_are_listed_by_resources_traits_aggregates_and_name(operator: Operator) -> None:
     for name, total in (("small", "4"), ("large", "16")):
         operator.types("resource provider create", name)
         operator.types("resource provider inventory set", name, "--resource", f"VCPU={total}")
@@ -131,7 +131,7 @@ def test_inventories_are_set_amended_and_deleted(operator: Operator) -> None:
     assert operator.types(f"{inventory} list host1") == []
 
 
-def test_the_inventories_of_an_aggregate_are_set_at_once(operator: Operator) -> None:
+def test_the_inventories_of_all_providers_of_an_aggregate_are_set_at_once(operator: Operator) -> None:
     for name in ("host1", "host2", "host3"):
         operator.types("resource provider create", name)
         operator.types("resource provider inventory set", name, "--resource", "VCPU=4")
@@ -148,7 +148,7 @@ def test_the_inventories_of_an_aggregate_are_set_at_once(operator: Operator) -> 
     assert "not the uuid of an aggregate" in operator.is_refused("resource provider inventory set rack --aggregate")
 
 
-def test_an_inventory_that_cannot_be_is_refused_in_one_sentence(operator: Operator) -> None:
+def test_an_invalid_inventory_is_refused_in_one_sentence(operator: Operator) -> None:
     refused = operator.is_refused
     uuid = operator.types("resource provider create host1")["uuid"]
     inventory = "resource provider inventory"
@@ -172,7 +172,7 @@ def test_an_inventory_that_cannot_be_is_refused_in_one_sentence(operator: Operat
 # --- Traits, aggregates and classes ---------------------------------------------------------------------------------
 
 
-def test_traits_are_created_given_and_taken_away(operator: Operator) -> None:
+def test_traits_are_created_set_and_deleted(operator: Operator) -> None:
     operator.types("resource provider create host1")
     operator.does("trait create CUSTOM_A")
     operator.does("trait create CUSTOM_A")
@@ -200,7 +200,7 @@ def test_traits_are_created_given_and_taken_away(operator: Operator) -> None:
     assert refused("trait delete CUSTOM_A") == "There is no trait CUSTOM_A."
 
 
-def test_aggregates_are_joined_and_left(operator: Operator) -> None:
+def test_aggregates_of_a_provider_are_set_and_listed(operator: Operator) -> None:
     operator.types("resource provider create host1")
     aggregate = "resource provider aggregate"
     joined = operator.types(f"{aggregate} set host1 {POOL} {RACK}")
@@ -250,7 +250,7 @@ def gpu_host(operator: Operator) -> str:
     return host
 
 
-def test_a_tree_is_drawn_with_inventories_and_what_is_used(operator: Operator, gpu_host: str) -> None:
+def test_a_tree_is_drawn_with_its_inventories_and_usages(operator: Operator, gpu_host: str) -> None:
     consumer = ids.fresh()
     allocations = "--allocation rp=host1,VCPU=2 --allocation rp=host1_gpu0,VGPU=1 --project-id p --user-id u"
     operator.types("resource provider allocation set", consumer, *allocations.split())
@@ -271,7 +271,7 @@ def test_a_tree_is_drawn_with_inventories_and_what_is_used(operator: Operator, g
     assert "VGPU 1/4" in drawn[5]
 
 
-def test_who_holds_what_of_a_provider_is_shown_with_it(operator: Operator, gpu_host: str) -> None:
+def test_a_provider_is_shown_with_its_allocations_and_usages(operator: Operator, gpu_host: str) -> None:
     consumer = ids.fresh()
     words = "--allocation rp=host1_gpu0,VGPU=2 --project-id p --user-id u"
     operator.types("resource provider allocation set", consumer, *words.split())
@@ -302,7 +302,7 @@ class Forgetful(InProcessPlacement):
 
 
 @pytest.mark.parametrize("operator", ["directly"], indirect=True)
-def test_what_was_not_answered_is_asked_once_more_and_done_once(
+def test_a_request_without_an_answer_is_sent_once_more_and_carried_out_once(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(in_process, "InProcessPlacement", Forgetful)

@@ -87,7 +87,7 @@ def states(rows: list[dict[str, Any]]) -> dict[str, str]:
 @pytest.mark.parametrize(
     "operator", ["bus", "directly", pytest.param("directly on mariadb", marks=pytest.mark.servers)], indirect=True
 )
-def test_a_flat_host_becomes_a_nested_one_with_all_that_is_held_of_it(operator: Operator, fleet: Fleet) -> None:
+def test_a_flat_host_becomes_a_nested_one_with_its_allocations(operator: Operator, fleet: Fleet) -> None:
     consumers = [fleet.hold("host1", amount) for amount in (3, 2, 2, 1)]
     file = fleet.file(entry("host1"))
 
@@ -121,7 +121,7 @@ def test_a_flat_host_becomes_a_nested_one_with_all_that_is_held_of_it(operator: 
     assert operator.types("resource provider trait list host1_gpu1") == [{"name": "CUSTOM_GPU"}]
 
 
-def test_run_again_it_finds_what_was_moved_and_changes_nothing(operator: Operator, fleet: Fleet) -> None:
+def test_a_repeated_run_finds_moved_hosts_and_changes_nothing(operator: Operator, fleet: Fleet) -> None:
     file = fleet.file(entry("host1"), entry("host2"))
     operator.types(RESHAPE, fleet.file(entry("host1"), name="first.yaml"))
     before = operator.types("resource provider tree host1")
@@ -132,7 +132,7 @@ def test_run_again_it_finds_what_was_moved_and_changes_nothing(operator: Operato
     assert line["change"] == "moved before"
 
 
-def test_what_was_moved_back_can_be_moved_again_with_the_same_file(operator: Operator, fleet: Fleet) -> None:
+def test_a_host_that_was_moved_back_can_be_reshaped_again_with_the_same_file(operator: Operator, fleet: Fleet) -> None:
     file = fleet.file(entry("host1"))
     operator.types(RESHAPE, file)
     back = [
@@ -145,9 +145,7 @@ def test_what_was_moved_back_can_be_moved_again_with_the_same_file(operator: Ope
     assert fleet.use("host1")["host1_gpu0"] == {"VGPU": (0, 4)}
 
 
-def test_of_a_fleet_with_one_bad_host_nothing_is_done_unless_it_is_to_be_skipped(
-    operator: Operator, fleet: Fleet
-) -> None:
+def test_one_refused_host_stops_the_run_unless_it_is_to_be_skipped(operator: Operator, fleet: Fleet) -> None:
     too_big = fleet.hold("host2", 5)
     file = fleet.file(entry("host1"), entry("host2"), entry("host3"))
 
@@ -170,7 +168,7 @@ def test_of_a_fleet_with_one_bad_host_nothing_is_done_unless_it_is_to_be_skipped
     assert states(operator.types(RESHAPE, file)) == {"host1": "moved before", "host2": "done", "host3": "moved before"}
 
 
-def test_consumers_go_where_the_file_says(operator: Operator, fleet: Fleet) -> None:
+def test_consumers_are_moved_to_the_providers_that_the_file_names(operator: Operator, fleet: Fleet) -> None:
     consumers = [fleet.hold("host1", 1) for _ in range(3)]
     deals = [
         {
@@ -189,7 +187,7 @@ def test_consumers_go_where_the_file_says(operator: Operator, fleet: Fleet) -> N
     ]
 
 
-def test_a_malformed_file_is_refused_with_its_lines_before_anybody_is_asked(
+def test_a_malformed_file_is_refused_with_line_numbers_before_any_change(
     operator: Operator, fleet: Fleet, tmp_path: Path
 ) -> None:
     bad = entry("host2")
@@ -209,14 +207,14 @@ def test_a_malformed_file_is_refused_with_its_lines_before_anybody_is_asked(
     assert "No such file" in operator.said.err
 
 
-def test_a_host_that_is_not_there_is_a_bad_host(operator: Operator, fleet: Fleet) -> None:
+def test_a_missing_host_is_refused_and_stops_the_run(operator: Operator, fleet: Fleet) -> None:
     status, rows = operator.runs(RESHAPE, fleet.file(entry("host1"), entry("host4")))
     assert status == 1
     assert rows[1]["reason"] == "There is no resource provider host4."
     assert fleet.use("host1") == {"host1": FLAT}
 
 
-def test_as_much_that_was_there_from_the_beginning_is_not_taken_for_moved(operator: Operator, fleet: Fleet) -> None:
+def test_an_equal_amount_that_existed_before_is_not_taken_for_moved(operator: Operator, fleet: Fleet) -> None:
     operator.types("resource provider create host1_gpu0 --parent-provider host1")
     operator.types("resource provider inventory set host1_gpu0 --resource VGPU=4")
     move = entry("host1")["instructions"][:1]
@@ -230,7 +228,7 @@ def test_as_much_that_was_there_from_the_beginning_is_not_taken_for_moved(operat
 
 @pytest.mark.parametrize("operator", ["directly"], indirect=True)
 @pytest.mark.parametrize("moment", ["commit", "committed"])
-def test_one_who_was_killed_at_the_second_host_is_gone_on_with(operator: Operator, fleet: Fleet, moment: str) -> None:
+def test_a_run_that_was_killed_at_the_second_host_is_continued(operator: Operator, fleet: Fleet, moment: str) -> None:
     consumers = [fleet.hold(host, 4) for host in fleet.uuids]
     file = fleet.file(*map(entry, fleet.uuids))
     command = [sys.executable, "-m", "moorage.cli.shell", "--config-file", str(operator.config_file)]

@@ -26,7 +26,7 @@ def test_a_group_is_created_listed_shown_and_deleted(operator: Operator) -> None
     assert operator.types("server-group list --project p") == []
 
 
-def test_a_group_that_cannot_be_is_refused_in_one_sentence(operator: Operator) -> None:
+def test_an_invalid_server_group_is_refused_in_one_sentence(operator: Operator) -> None:
     refused, nobody = operator.is_refused, ids.fresh()
     group = operator.types("server-group create db --policy affinity --project p")["uuid"]
 

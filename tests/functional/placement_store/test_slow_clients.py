@@ -50,7 +50,7 @@ def answer(connection: socket.socket) -> tuple[int, Any]:
     return reply.status, json.loads(reply.read())
 
 
-def test_clients_that_send_slowly_hold_no_thread(api: Api) -> None:
+def test_slow_clients_occupy_no_thread(api: Api) -> None:
     with ExitStack() as clients:
         for sent in (b"", b"GET", BEGINNING, HEADERS, HEADERS + b'{"name"'):
             for _ in range(12):
@@ -84,7 +84,7 @@ def test_a_request_that_does_not_arrive_in_time_is_refused(unfinished: dict[str,
     assert document["errors"][0]["detail"] == "The request did not arrive within 3 seconds."
 
 
-def test_a_client_that_sends_a_byte_now_and_then_is_refused_as_well(api: Api) -> None:
+def test_a_client_that_sends_single_bytes_is_refused_as_well(api: Api) -> None:
     with connected(api) as client:
         client.settimeout(0.2)
         refused = b""
@@ -145,7 +145,7 @@ def test_a_request_that_has_waited_too_long_for_a_thread_is_refused(tmp_path: Pa
     assert reply.status_code == status
 
 
-def test_a_write_that_comes_to_its_commit_too_late_is_refused_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_write_that_reaches_its_commit_after_the_deadline_is_refused_and_writes_nothing(tmp_path: Path) -> None:
     class Slow(Database):
         """A database whose writes end just after the time of the request."""
 

@@ -42,7 +42,7 @@ COSTS_TIME = (
         line="                if stored := self._database.read(lambda connection: self.find(connection, message)):",
         broken="                if stored := None:",
         tests=(
-            "tests/contract/store/test_claims.py::test_the_same_request_is_carried_out_once_and_answered_as_before",
+            "tests/contract/store/test_claims.py::test_a_repeated_request_is_carried_out_once_and_gets_its_stored_answer",
         ),
     ),
     Break(

@@ -16,7 +16,7 @@ NEVER_OVER_COMMIT = (
         module="placement_store.allocations.capacity",
         line='reserved) * allocation_ratio AND " if kind.growth > 0 else ""',
         broken='reserved) * allocation_ratio AND " if not kind else ""',
-        tests=(_ALLOCATIONS + "test_what_does_not_fit_is_refused_with_each_inventory_and_what_is_free",),
+        tests=(_ALLOCATIONS + "test_a_put_that_does_not_fit_is_refused_with_each_full_inventory_and_its_free_amount",),
     ),
     Break(
         name="reserved_is_claimed",
@@ -25,7 +25,7 @@ NEVER_OVER_COMMIT = (
         module="placement_store.allocations.capacity",
         line='fits = f"used + {kind.growth} <= (total - reserved) * allocation_ratio AND "',
         broken='fits = f"used + {kind.growth} <= total * allocation_ratio AND "',
-        tests=(_ALLOCATIONS + "test_capacity_is_what_is_not_reserved_times_the_ratio",),
+        tests=(_ALLOCATIONS + "test_capacity_is_the_total_less_the_reserved_amount_times_the_ratio",),
     ),
     Break(
         name="uncounted_use",
@@ -34,7 +34,7 @@ NEVER_OVER_COMMIT = (
         module="placement_store.allocations.capacity",
         line="""changed = f"used + CASE {' '.join(growth)} END\"""",
         broken="""changed = f"used + 0 * CASE {' '.join(growth)} END\"""",
-        tests=(_ALLOCATIONS + "test_what_does_not_fit_is_refused_with_each_inventory_and_what_is_free",),
+        tests=(_ALLOCATIONS + "test_a_put_that_does_not_fit_is_refused_with_each_full_inventory_and_its_free_amount",),
     ),
     Break(
         name="taken_for_what_is_released",
@@ -46,7 +46,7 @@ NEVER_OVER_COMMIT = (
         tests=(
             (
                 "tests/contract/store/test_puts_together.py::"
-                "test_nothing_is_taken_of_an_over_full_host_because_more_is_released_at_the_same_time"
+                "test_a_simultaneous_release_makes_no_room_on_an_over_committed_host"
             ),
         ),
     ),
@@ -69,7 +69,7 @@ ONE_PLACEMENT = (
         module="placement_store.claims.residues",
         line="    if not leaving:",
         broken="    if leaving or not leaving:",
-        tests=(_RESIDUES + "test_an_accepted_claim_that_is_swapped_leaves_on_its_host_what_the_guest_may_use",),
+        tests=(_RESIDUES + "test_the_swap_of_an_accepted_claim_leaves_a_residue_on_its_host",),
     ),
     Break(
         name="accepted_claims_are_replaced",
@@ -90,7 +90,7 @@ ONE_PLACEMENT = (
         tests=(
             (
                 "tests/contract/store/test_moves.py::"
-                "test_a_migration_that_is_there_already_is_refused_and_so_is_a_second_move_before_the_first_has_ended"
+                "test_an_existing_migration_and_a_second_move_before_the_first_has_ended_are_refused"
             ),
         ),
     ),
@@ -104,7 +104,7 @@ NO_LEAKS = (
         module="placement_store.upkeep.reconciler",
         line="        if reply.owned:",
         broken="        if reply.owned or not reply.owned:",
-        tests=(_RECONCILER + "test_a_claim_is_released_upon_its_owners_word_and_only_then",),
+        tests=(_RECONCILER + "test_a_claim_is_released_only_if_its_owner_does_not_want_it",),
     ),
     Break(
         name="released_by_the_clock",
@@ -113,7 +113,7 @@ NO_LEAKS = (
         module="placement_store.upkeep.reconciler",
         line="            self._note(claim, UNKNOWN, str(fault))",
         broken="            self._release(claim)",
-        tests=(_RECONCILER + "test_without_an_answer_everything_is_kept_and_a_few_questions_are_enough",),
+        tests=(_RECONCILER + "test_without_an_answer_all_claims_are_kept_and_a_round_stops_after_three_questions",),
     ),
     Break(
         name="released_claims_are_accepted",
@@ -143,7 +143,7 @@ SAME_ANSWER = (
         module="moorage.service.stored_requests",
         line='return {"request_id": message.request_id, "method"',
         broken='return {"request_id": ids.fresh(), "method"',
-        tests=(_CLAIMS + "test_the_same_request_is_carried_out_once_and_answered_as_before",),
+        tests=(_CLAIMS + "test_a_repeated_request_is_carried_out_once_and_gets_its_stored_answer",),
     ),
     Break(
         name="content_is_not_compared",
@@ -161,7 +161,7 @@ SAME_ANSWER = (
         module="placement_store.allocations.tombstones",
         line="    _write_tombstone(connection, uuid)",
         broken="    _ = uuid",
-        tests=(_CLAIMS + "test_a_consumer_deleted_for_good_is_gone_and_nothing_is_claimed_for_it_again",),
+        tests=(_CLAIMS + "test_a_consumer_deleted_for_good_is_gone_and_cannot_be_claimed_for_again",),
     ),
     Break(
         name="tombstones_are_not_looked_for",
@@ -170,7 +170,7 @@ SAME_ANSWER = (
         module="placement_store.allocations.consumers",
         line="            if tombstone is not None and _is_known_over_rpc(rows[uuid]):",
         broken="            if tombstone is not None and uuid not in rows:",
-        tests=(_CLAIMS + "test_one_deleted_consumer_keeps_a_whole_request_from_being_claimed",),
+        tests=(_CLAIMS + "test_one_deleted_consumer_refuses_a_whole_request",),
     ),
 )
 
@@ -182,7 +182,7 @@ GROUP_RULES = (
         module="placement_store.server_groups.rules",
         line="        _GainedRoot(connection, groups[group_id], root_id, members, written, there).verify()",
         broken="        _ = _GainedRoot(connection, groups[group_id], root_id, members, written, there)",
-        tests=(_GROUPS + "test_a_host_takes_so_many_of_an_anti_affinity_group_and_no_more",),
+        tests=(_GROUPS + "test_a_host_takes_at_most_the_configured_number_of_members_of_an_anti_affinity_group",),
     ),
     Break(
         name="unlocked_groups",
@@ -206,7 +206,7 @@ GROUP_RULES = (
         module="placement_store.claims.begin_move",
         line='        "consumer_group_id": instance.consumer_group_id,',
         broken='        "consumer_group_id": None,',
-        tests=(_GROUPS + "test_until_a_move_has_ended_a_member_of_an_anti_affinity_group_counts_at_both_ends",),
+        tests=(_GROUPS + "test_a_moving_member_of_an_anti_affinity_group_counts_on_both_hosts",),
     ),
 )
 
@@ -218,7 +218,7 @@ STALE_WRITERS = (
         module="placement_store.claims.put",
         line="    if found != wanted.generation:",
         broken="    if found is wanted.generation is Ellipsis:",
-        tests=(_ALLOCATIONS + "test_a_generation_that_is_not_the_consumers_is_a_conflict_that_says_what_was_found",),
+        tests=(_ALLOCATIONS + "test_a_wrong_consumer_generation_is_a_conflict_that_names_the_current_one",),
     ),
     Break(
         name="generations_stand_still",
@@ -236,7 +236,7 @@ STALE_WRITERS = (
         module="placement_store.allocations.consumers",
         line="statement.where(consumers.c.id == holding.id, consumers.c.generation == holding.generation)",
         broken="statement.where(consumers.c.id == holding.id)",
-        tests=(_CLAIMS + "test_of_two_consumers_the_one_that_has_changed_since_it_was_read_is_named",),
+        tests=(_CLAIMS + "test_the_conflict_names_the_consumer_that_has_changed_since_it_was_read",),
         needs_servers=True,
     ),
     Break(
@@ -246,7 +246,7 @@ STALE_WRITERS = (
         module="placement_store.claims.claim",
         line="    if found != new.consumer_generation:",
         broken="    if found is new.consumer_generation is Ellipsis:",
-        tests=(_CLAIMS + "test_a_claim_on_a_stale_consumer_is_a_conflict",),
+        tests=(_CLAIMS + "test_a_claim_with_a_stale_consumer_generation_is_a_conflict",),
     ),
 )
 
