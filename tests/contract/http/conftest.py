@@ -1,4 +1,4 @@
-"""Every story of this folder is told to a server on SQLite and to one on MariaDB, each started once a session."""
+"""Run each test of this folder on a server with SQLite and on one with MariaDB, each started once per session."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from support.http.replies import Http
 
 @pytest.fixture(scope="session", params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A running server, with what earlier stories have left."""
+    """A running server, with the data of earlier tests."""
     folder = tmp_path_factory.mktemp("http")
     if request.param == "sqlite":
         url = f"sqlite:///{folder}/main.sqlite"
@@ -21,7 +21,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def api(server: Api) -> Api:
-    """A client of a server whose store is empty but for names."""
+    """A client of a server whose store is empty except for names."""
     server.empty()
     return server
 

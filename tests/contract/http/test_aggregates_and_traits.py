@@ -1,4 +1,4 @@
-"""Stories of aggregates, and of traits: their names, and whose they are."""
+"""Test aggregates and traits over HTTP: those of providers, and the names of traits."""
 
 import pytest
 from support.http.replies import Http
@@ -36,7 +36,7 @@ def test_from_1_19_aggregates_bump_the_named_generation(http: Http) -> None:
     assert http.get(aggregates_of(provider), "1.19").body == written.body
     stale = http.put(aggregates_of(provider), wanted)
     assert (stale.status, stale.code) == (409, "placement.concurrent_update")
-    # The same again moves it as well.
+    # Writing the same aggregates bumps the generation as well.
     assert http.put(aggregates_of(provider), written.body).body["resource_provider_generation"] == 2
 
 

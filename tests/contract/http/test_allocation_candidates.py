@@ -1,4 +1,4 @@
-"""Allocation candidates over HTTP: every form of the query, and of the answer, that there has been."""
+"""Test allocation candidates over HTTP: the query and the answer in every version."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def asked(api: Api, query: str, version: str = NEWEST) -> Any:
 
 
 def taken(found: Any) -> list[dict[str, dict[str, int]]]:
-    """Return what each candidate would take."""
+    """Return the amounts of each candidate."""
     return [
         {uuid: part["resources"] for uuid, part in one["allocations"].items()} for one in found["allocation_requests"]
     ]
@@ -56,7 +56,7 @@ def cards(api: Api, host: str) -> list[str]:
     return [api.provider(f"card{number}", parent=host, VGPU=1) for number in range(2)]
 
 
-# --- Forms of the answer ----------------------------------------------------------------------------------------------
+# --- Format of the answer ---------------------------------------------------------------------------------------------
 
 
 def test_each_version_adds_fields_to_the_answer(api: Api, host: str) -> None:
@@ -128,7 +128,7 @@ def test_pools_are_shared_before_1_29_too(api: Api, host: str, cards: list[str])
 
 
 def test_a_wide_tree_does_not_slow_down_old_versions(api: Api) -> None:
-    # 64 cards of each of three kinds: a quarter of a million candidates, none of them of one provider.
+    # 64 cards of each of three kinds: a quarter of a million candidates, none of which uses only one provider.
     root = api.provider("wide", MEMORY_MB=1)
     for number in range(64):
         for name in ("VGPU", "FPGA", "PCI_DEVICE"):
@@ -197,7 +197,7 @@ def test_traits_are_required_forbidden_and_any_of(api: Api, host: str) -> None:
     assert served("required=CUSTOM_B,!CUSTOM_A", "1.22") == [other]
     refused(api, "resources=VCPU:1&required=in:CUSTOM_A,CUSTOM_C", "1.38")
     assert served("required=in:CUSTOM_A,CUSTOM_C") == [host, other]
-    # Before 1.39 the last one counts; since then each.
+    # Before 1.39 only the last parameter is used; since then each.
     assert served("required=CUSTOM_A&required=CUSTOM_C", "1.38") == [other]
     assert served("required=CUSTOM_A&required=CUSTOM_C") == []
     assert served("required=in:CUSTOM_A,CUSTOM_C&required=!CUSTOM_C") == [host]

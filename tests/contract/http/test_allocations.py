@@ -13,7 +13,7 @@ OWNER = {"project_id": "project", "user_id": "user"}
 
 
 def body(allocations: dict[str, dict[str, int]], generation: int | None = None, version: str = NEWEST) -> Any:
-    """Return a body in the form of a version."""
+    """Return a body in the format of a version."""
     minor = int(version.partition(".")[2])
     by_provider: Any = {uuid: {"resources": resources} for uuid, resources in allocations.items()}
     listed = [{"resource_provider": {"uuid": uuid}, "resources": res} for uuid, res in allocations.items()]
@@ -40,7 +40,7 @@ def consumers_known(api: Api) -> int:
     return int(api.store.scalar(select(func.count()).select_from(consumers)))
 
 
-# --- Forms of the body ------------------------------------------------------------------------------------------------
+# --- Format of the body -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.8", "1.12", "1.28", "1.34", "1.38", NEWEST])
@@ -133,7 +133,7 @@ def test_a_refused_put_leaves_no_consumer_behind(api: Api, host: str) -> None:
     api.does("PUT", path_of(uuid), body({host: {"VCPU": 1}}))
 
 
-# --- Consumers that RPC knows -----------------------------------------------------------------------------------------
+# --- Consumers written over RPC ---------------------------------------------------------------------------------------
 
 
 def test_claims_over_rpc_and_puts_over_http_see_each_other(api: Api, host: str) -> None:
@@ -199,7 +199,7 @@ def test_a_delete_of_a_consumer_without_allocations_is_404(api: Api, host: str) 
     assert api.get(path_of("no-uuid")) == {"allocations": {}}
 
 
-# --- Bad input --------------------------------------------------------------------------------------------------------
+# --- Invalid bodies ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_two_spellings_of_one_uuid_are_refused(api: Api, host: str) -> None:
     assert api.store.held(uuid) == {host: {"VCPU": 1}}
 
 
-# --- Of one provider, and of a project --------------------------------------------------------------------------------
+# --- Allocations of a provider, usages --------------------------------------------------------------------------------
 
 
 def test_the_allocations_of_a_provider_are_listed_by_consumer(api: Api, host: str) -> None:

@@ -1,6 +1,6 @@
-"""Our API and the published Placement get the same requests, and differ in nothing that is not on a short list.
+"""Send the same requests to this API and to the published Placement: they differ only as a short list says.
 
-`make test` asks a fixed choice of some 2,000 requests; with DRILLS=long in the environment it is 20,000, other ones in
+`make test` sends about 2,000 fixed requests. With DRILLS=long in the environment there are 20,000, different ones in
 each run.
 """
 
@@ -38,7 +38,7 @@ def test_the_published_placement_gives_the_same_answers(pair: Pair) -> None:
     asked, differs = 0, False
 
     @settings(
-        # Each store is asked for all that it has at the end, so this is more than enough.
+        # Each sequence ends with requests for the whole content, so this is more than enough.
         max_examples=REQUESTS // 30,
         deadline=None,
         database=None,
@@ -49,7 +49,7 @@ def test_the_published_placement_gives_the_same_answers(pair: Pair) -> None:
     @given(sequences(OF_ONE_STORE))
     def compare(sequence: list[Request]) -> None:
         nonlocal asked, differs
-        # What differs is asked for again and again, until it is short.
+        # After a difference, the sequence is shrunk.
         if asked >= REQUESTS and not differs:
             return
         pair.empty()

@@ -8,7 +8,7 @@ from support.http.replies import Http
 
 from moorage import ids
 
-NOTHING = f"/resource_providers/{ids.derived('http', 'nobody')}"
+NOTHING = f"/resource_providers/{ids.derived('http', 'nothing')}"
 
 
 def test_the_root_shows_the_versions_without_a_token(http: Http) -> None:

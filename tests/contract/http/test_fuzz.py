@@ -1,6 +1,6 @@
-"""The whole API under requests made from its own description, good and bad: nothing of it may end in a fault.
+"""Send valid and invalid requests, generated from the OpenAPI description: none may cause a server error.
 
-`make test` makes a few requests of each kind; with FUZZ=long in the environment it is some dozens, on both databases.
+`make test` sends a few requests of each kind. With FUZZ=long in the environment there are dozens, on both databases.
 """
 
 import os
@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     import schemathesis
     from schemathesis import GenerationMode
 
-# Few of each, so that requests meet what others have left.
+# Only a few of each, so that requests concern the same ones.
 PROVIDERS = [ids.derived("fuzzed provider", number) for number in range(3)]
 CONSUMERS = [ids.derived("fuzzed consumer", number) for number in range(3)]
 UUIDS = st.one_of(st.sampled_from([*PROVIDERS, *CONSUMERS]), st.uuids().map(str))
@@ -35,7 +35,7 @@ CLASSES, TRAITS = (
 schemathesis.openapi.format("uuid", UUIDS)
 
 LONG = os.environ.get("FUZZ") == "long"
-# What is longer the server refuses in words of its own.
+# The server refuses longer lines with an error of its own.
 LONGEST_LINE = 4000
 
 #: The newest version, and one from before most of what changed.
@@ -51,7 +51,7 @@ amounts = st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 9), min_size=
 resources = amounts.map(lambda asked: ",".join(f"{name}:{amount}" for name, amount in asked.items()))
 some_traits = st.lists(st.sampled_from([*TRAITS, *(f"!{name}" for name in TRAITS)]), min_size=1, max_size=3)
 some_uuids = st.lists(UUIDS, min_size=1, max_size=3)
-#: What the parameters of queries say in a language of their own, of which their schemas know nothing.
+#: Values of query parameters that have a syntax of their own, which their schemas do not describe.
 SAID: dict[str, st.SearchStrategy[str]] = {
     "resources": resources,
     "required": st.one_of(some_traits.map(",".join), some_traits.map(lambda names: "in:" + ",".join(names))),
@@ -69,7 +69,7 @@ suffixes = st.sampled_from(["", "", "1", "_A", "_B"])
 
 @st.composite
 def parameters(draw: Callable[..., Any], known: list[str]) -> dict[str, str]:
-    """Draw parameters that say something, for those of their names that an operation knows."""
+    """Draw well-formed parameters, from those that an operation knows."""
     said: dict[str, str] = {}
     for name in draw(st.lists(st.sampled_from(known), unique=True, max_size=3)) if known else []:
         grouped = name in ("resources", "required", "member_of", "in_tree")
@@ -82,7 +82,7 @@ def parameters(draw: Callable[..., Any], known: list[str]) -> dict[str, str]:
 
 
 def knowing(schema: Any) -> Any:
-    """Return a schema that allows little but what is there: few classes and names, and small generations."""
+    """Return a schema that allows only a few classes and names, and small generations, so that most of them exist."""
     if isinstance(schema, list):
         return [knowing(one) for one in schema]
     if not isinstance(schema, dict):
@@ -104,7 +104,7 @@ def knowing(schema: Any) -> Any:
 def described(version: Version, path: str, method: str, change: Callable[[Any], Any]) -> Any:
     """Return an operation as its description has it, after a change."""
     document = change(openapi.describe(version))
-    # Every request has a token: what happens without one is told elsewhere.
+    # Every request has a token; other tests send requests without one.
     del document["security"]
     for parameter in document["paths"][path][method.lower()]["parameters"]:
         if change is knowing and parameter.get("name") in ("name", "resource_class") and parameter["in"] == "path":
@@ -131,7 +131,7 @@ def test_no_request_causes_a_server_error(fuzzed: Api, version: Version, path: s
     good = st.one_of(few.as_strategy(), any_.as_strategy())
     bad = any_.as_strategy(generation_mode=GenerationMode.NEGATIVE)
 
-    # On the second database there are fewer: what it may answer differently is behind the same checks.
+    # Fewer on the second database: the same code checks the requests before the database is used.
     few_examples = 4 if fuzzed.store.database.is_sqlite else 2
 
     @settings(
@@ -146,7 +146,7 @@ def test_no_request_causes_a_server_error(fuzzed: Api, version: Version, path: s
         try:
             case = data.draw(st.one_of(good, good, bad))
         except schemathesis.errors.SchemathesisError:
-            # Of an operation without parameters nothing can be wrong.
+            # An operation without parameters has no invalid requests.
             case = data.draw(good)
         if data.draw(st.booleans()):
             case.query = data.draw(parameters(known))

@@ -1,4 +1,4 @@
-"""Host aggregates as clients of the Placement API meet them: aggregates of providers like any other."""
+"""Test that host aggregates are ordinary aggregates of providers for clients of the HTTP API."""
 
 import pytest
 from support.http.api import Api
@@ -15,7 +15,7 @@ from scheduler.registry.aggregates import changes
 
 @pytest.fixture
 def ssd(api: Api) -> str:
-    """The uuid of an aggregate that host1 is in, whose compute node has no provider yet."""
+    """The uuid of a host aggregate with host1, whose compute node has no provider yet."""
     database = api.store.database
     cells.create(database, name="cell0", uuid=CELLS[0])
     brought = ReportHosts(request_id="r", cell_uuid=CELLS[0], hosts=(report(1),))
@@ -38,7 +38,7 @@ def test_the_node_of_a_host_is_in_its_host_aggregate_and_a_put_does_not_remove_i
     path, one, two = f"/resource_providers/{node}/aggregates", ids.fresh(), ids.fresh()
     assert http.get(path).body == {"aggregates": [ssd], "resource_provider_generation": 0}
     written = http.put(path, {"aggregates": [two, one], "resource_provider_generation": 0})
-    # In the order in which they were sent, and then what has stayed.
+    # In the order in which they were sent, then those that stay.
     assert written.body == {"aggregates": [two, one, ssd], "resource_provider_generation": 1}
     assert http.put(path, [], "1.18").body == {"aggregates": [ssd]}
     named = {"aggregates": [ssd, one], "resource_provider_generation": 1}

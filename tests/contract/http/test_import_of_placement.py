@@ -1,4 +1,4 @@
-"""`moorage db import-placement`: after it, every GET of the store agrees with that of Placement."""
+"""Test `moorage db import-placement`: after it, every GET returns the same as that of Placement."""
 
 import json
 import os
@@ -24,20 +24,20 @@ from placement_store.importing import source, store
 from placement_store.importing.content import differences
 from placement_store.schema import MAIN, METADATA
 
-#: Trees of five providers, and consumers; a million rows are imported by hand.
+#: The numbers of trees, of five providers each, and of consumers; a developer may import a million rows.
 TREES, CONSUMERS = (int(number) for number in os.environ.get("IMPORTED", "6 40").split())
 
 
 @pytest.fixture(scope="module")
 def placement(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The published Placement on a database with a cloud."""
+    """The published Placement with the data of a cloud."""
     with published(tmp_path_factory.mktemp("placement")) as server:
         PlacementDatabase(server._engine, server._tables.tables).fill(TREES, CONSUMERS)
         yield server
 
 
 class Target:
-    """An empty store, and a configuration file with it."""
+    """An empty store, and a configuration file that names it."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.file = folder / "moorage.conf"
@@ -80,7 +80,7 @@ def url_of(server: Server) -> str:
 
 
 def gets(server: Server, path: str) -> tuple[int, Any]:
-    """Return the status, and the document with all lists in one order."""
+    """Return the status, and the document with all lists sorted."""
     reply = server.ask("GET", path, "1.39", None, {})
     return reply.status_int, _ordered(json.loads(reply.body))
 
@@ -94,7 +94,7 @@ def _ordered(document: Any) -> Any:
 
 
 def paths(content: store.Content) -> Iterator[str]:
-    """Yield the path of everything that can be read of a cloud."""
+    """Yield the paths of all documents of a cloud."""
     yield from ("/resource_providers", "/resource_classes", "/traits", "/traits?associated=true")
     yield "/allocation_candidates?resources=VCPU:1"
     for name in content.resource_classes:
@@ -197,7 +197,7 @@ def test_a_source_on_mariadb_is_read_like_one_on_sqlite(placement: Server, maria
     assert source.read(make_url(mariadb_url)) == source.read(make_url(url_of(placement)))
 
 
-# --- What is refused ------------------------------------------------------------------------------------------------
+# --- Refused imports --------------------------------------------------------------------------------------------------
 
 FAULTS = {
     "UPDATE resource_providers SET root_provider_id = NULL WHERE id = 2": "has no root",
@@ -224,7 +224,7 @@ FAULTS = {
 
 @pytest.fixture
 def copied(placement: Server, tmp_path: Path) -> Path:
-    """A copy of Placement's database, to be broken."""
+    """A copy of Placement's database, for a test to change."""
     path = tmp_path / "copied.sqlite"
     with (
         closing(sqlite3.connect(str(placement._engine.url.database))) as original,
@@ -327,7 +327,7 @@ def test_an_import_that_differs_from_its_source_is_rolled_back(
     placement: Server, sqlite_target: Target, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = sqlite_target.rows()
-    # Stands for whatever else may write at the same moment.
+    # The trigger stands for a concurrent writer.
     sqlite_target.database.write(
         lambda connection: connection.exec_driver_sql(
             "CREATE TRIGGER other AFTER INSERT ON consumers BEGIN UPDATE inventories SET reserved = reserved + 1; END"

@@ -1,4 +1,4 @@
-"""Stories of inventories, and of what is used of them."""
+"""Test inventories and usages over HTTP."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_inventories_are_created_replaced_and_deleted_and_bump_the_generation(ht
 
     replaced = http.put(at(provider), whole(2, MEMORY_MB={"total": 512, "step_size": 64}))
     assert replaced.body == whole(3, MEMORY_MB={"total": 512, **DEFAULTS, "step_size": 64})
-    # What is the same again bumps the generation as well.
+    # Writing the same inventories bumps the generation as well.
     assert http.put(at(provider), replaced.body).body == {**replaced.body, "resource_provider_generation": 4}
     assert http.delete(at(provider, "MEMORY_MB")).status == 204
     assert http.get(at(provider)).body == whole(5)
@@ -61,7 +61,7 @@ def test_a_stale_generation_changes_nothing(http: Http) -> None:
         http.put(at(provider, "VCPU"), {"resource_provider_generation": 0, "total": 2}),
     ):
         assert (reply.status, reply.code) == (409, "placement.concurrent_update")
-    # In a new inventory it means nothing.
+    # In a new inventory, the generation is ignored.
     created = http.post(at(provider), {"resource_class": "DISK_GB", "total": 1, "resource_provider_generation": 77})
     assert created.status == 201
     assert http.get(at(provider, "VCPU")).body["total"] == 1
@@ -74,10 +74,10 @@ def test_an_inventory_in_use_cannot_be_deleted(http: Http) -> None:
 
     for reply in (http.put(at(provider), whole(generation)), http.delete(at(provider))):
         assert (reply.status, reply.code) == (409, "placement.inventory.inuse")
-    # One alone is told in other words.
+    # The delete of a single inventory has another error code.
     refused = http.delete(at(provider, "VCPU"))
     assert (refused.status, refused.code) == (409, "placement.concurrent_update")
-    # Less than is used may be said, and more that is reserved.
+    # The total may be less than the usage, and more may be reserved.
     shrunk = http.put(at(provider), whole(generation, VCPU={"total": 2, "reserved": 1}))
     assert shrunk.status == 200
     assert http.get(f"/resource_providers/{provider}/usages").body["usages"] == {"VCPU": 3}

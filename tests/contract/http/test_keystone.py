@@ -16,19 +16,19 @@ TOKENS = {
     "reader": Token(["reader"], "tenant"),
     "nobody": Token([], "tenant"),
     "system": Token(["admin"], None),
-    # Keystone answers for a token until it has expired; while its answer is on its way, that may happen.
+    # A token may expire while the answer of Keystone is on its way.
     "just expired": Token(["admin"], "admins", valid_for=timedelta(seconds=-1)),
     "known before": Token(["admin"], "admins"),
 }
 
 
 class Site:
-    """A Keystone that can go away and come back, and the API that asks it."""
+    """A Keystone that can be stopped and started, and the API that uses it."""
 
     def __init__(self, tmp_path_factory: pytest.TempPathFactory) -> None:
         self.keystone = Keystone(dict(TOKENS))
         self._running, self._closing = ExitStack(), ExitStack()
-        self.come_back()
+        self.start_keystone()
         folder = tmp_path_factory.mktemp("keystone")
         config = folder / "moorage.conf"
         config.write_text(f"[placement_api]\nauth_strategy = keystone\n{self.keystone.options}")
@@ -37,10 +37,10 @@ class Site:
             served(f"sqlite:///{folder}/main.sqlite", folder / "log", *words, config_file=config)
         )
 
-    def go_away(self) -> None:
+    def stop_keystone(self) -> None:
         self._running.close()
 
-    def come_back(self) -> None:
+    def start_keystone(self) -> None:
         self._running.enter_context(running(self.keystone))
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ def test_the_roles_of_a_token_decide_what_is_permitted(site: Site) -> None:
     assert site.status(PROVIDERS, "service") == 200
     assert site.status(PROVIDERS, "reader") == 403
     assert site.status(PROVIDERS, "nobody") == 403
-    # What is wrong is the body, of which a caller who may not do this at all is told nothing.
+    # The body is invalid; a caller without permission does not learn that.
     assert site.status("/reshaper", "service", "POST") == 400
     assert site.status("/reshaper", "administrator", "POST") == 403
 
@@ -112,10 +112,10 @@ def test_the_root_is_served_without_asking_keystone(site: Site) -> None:
 def test_an_uncached_token_is_503_while_keystone_is_unreachable_and_works_afterwards(site: Site) -> None:
     assert site.status(PROVIDERS, "known before") == 200
     site.keystone.tokens["came while away"] = Token(["admin"], "admins")
-    site.go_away()
+    site.stop_keystone()
 
     assert site.status(PROVIDERS, "came while away") == 503
     assert site.status("/", None) == 200
 
-    site.come_back()
+    site.start_keystone()
     assert site.status(PROVIDERS, "came while away") == 200

@@ -1,4 +1,4 @@
-"""The description of the API: in step with the code, and valid."""
+"""Test that the OpenAPI description agrees with the code."""
 
 from pathlib import Path
 

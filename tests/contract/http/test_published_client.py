@@ -1,4 +1,4 @@
-"""The published command-line client, `openstack` with the plugin osc-placement, says the same of both servers."""
+"""Test that the `openstack` client with the plugin osc-placement prints the same for both servers."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from support.http.differential.servers import published
 
 from moorage import ids
 
-#: Runs the client's own entry point for each line of words: to start Python two hundred times takes minutes.
+#: Runs the client's entry point for each line of arguments, because starting Python two hundred times takes minutes.
 _SESSION = """
 import contextlib, io, json, sys
 from openstackclient.shell import main
@@ -84,7 +84,7 @@ def listening(application: object) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Client]]:
-    """One for our server and one for the published Placement."""
+    """A client of our server and a client of the published Placement."""
     folder = tmp_path_factory.mktemp("client")
     with ExitStack() as begun:
         ours = begun.enter_context(
@@ -94,13 +94,13 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, 
         yield begun.enter_context(Client(ours.url)), begun.enter_context(Client(theirs))
 
 
-#: Uuids by the words that stand for them.
+#: Uuids by their placeholders.
 UUIDS = {
     f"<{name}>": ids.derived("client", name)
     for name in ("host", "other", "old", "gpu", "pool", "vm1", "vm2", "project", "user", "rack", "nobody")
 }
 
-#: What an operator types, after a version from which on it is asked for with that one.
+#: The arguments of each command; a line with a version sets the version of the commands after it.
 SCRIPT = """
 1.39
 resource provider list
@@ -272,12 +272,12 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 def said(status: int, out: str, err: str) -> object:
-    """Return what a command has said; of a refusal the status and the known phrases, for the sentence is each one's."""
+    """Return the output of a command to compare; of an error only the status and known phrases, as sentences differ."""
     refused = re.search(r"\(HTTP (\d+)\)", err)
     if refused:
-        # Of several classes in use either server names any one or all.
+        # If several classes are in use, a server may name one or all of them.
         return status, out, refused[1], [re.sub(r"for '[A-Z_, ]+'", "", phrase) for phrase in phrases_in(err)]
-    # Candidates are numbered in the order in which they come, which is any order, as that of classes is.
+    # Candidates, and the classes in them, may come in any order, so their numbers are removed.
     unnumbered = re.sub(r'^\| +\d+ +\||"#": \d+,', "", out, flags=re.MULTILINE)
     return status, sorted(sorted(re.split(r'[\s,{}"]+', line)) for line in unnumbered.splitlines()), err
 

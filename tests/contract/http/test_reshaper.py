@@ -1,4 +1,4 @@
-"""Reshapes over HTTP: for services alone, all or nothing."""
+"""Test reshapes over HTTP: only services may request them, and they are atomic."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def consumer(api: Api, host: str) -> str:
 
 
 def moved(api: Api, host: str, card: str, consumer: str) -> dict[str, Any]:
-    """Return what moves the devices of a host to a card of its own."""
+    """Return a body that moves the devices of a host to a card."""
     inventories = {
         host: {"resource_provider_generation": api.store.generation(host), "inventories": {"VCPU": {"total": 8}}},
         card: {"resource_provider_generation": 0, "inventories": {"VGPU": {"total": 2}}},

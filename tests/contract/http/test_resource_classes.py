@@ -1,4 +1,4 @@
-"""Stories of resource classes."""
+"""Test resource classes over HTTP."""
 
 import pytest
 from support.http.replies import Http
@@ -65,7 +65,7 @@ def test_before_1_7_a_put_renames_a_class_with_its_inventories_and_allocations(h
     }
     held = http.get(f"/allocations/{consumer}").body["allocations"][provider]["resources"]
     assert held == {new: 3}
-    # What was held goes by the new name, and the old one is free.
+    # The allocations have the new name, and the old name can be created again.
     assert http.put(f"{AT}/{old}", {"name": http.name()}, "1.6").status == 404
     assert http.post(AT, {"name": old}).status == 201
     assert http.put(f"{AT}/{old}", {"name": new}, "1.6").status == 409

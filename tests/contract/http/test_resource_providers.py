@@ -1,4 +1,4 @@
-"""Stories of providers and their trees."""
+"""Test resource providers and their trees over HTTP."""
 
 import pytest
 from support.http.replies import Http
@@ -130,7 +130,7 @@ def test_a_parent_cannot_be_changed_before_1_37(http: Http) -> None:
     assert move(first, "1.14") == 200
     assert root() == first
     assert [move(first, "1.36"), move(second, "1.36"), move(None, "1.36")] == [200, 400, 400]
-    # A parent that is not said stays.
+    # A parent that is not named stays.
     assert http.put(f"{AT}/{child}", {"name": name}, "1.14").body["parent_provider_uuid"] == first
     assert root() == first
     assert move(second, "1.37") == 200
@@ -155,7 +155,7 @@ def test_a_provider_with_children_or_allocations_cannot_be_deleted(http: Http) -
     assert http.delete(f"{AT}/{parent}").status == 204
 
 
-# --- Looking for providers ------------------------------------------------------------------------------------------
+# --- Finding providers ------------------------------------------------------------------------------------------------
 
 
 def found(http: Http, query: str, version: str = "1.39") -> set[str]:
@@ -242,7 +242,7 @@ def test_providers_are_found_by_traits_from_1_18(http: Http) -> None:
     assert found(http, f"{here}&required={one},{two}", "1.18") == {both}
     assert http.get(f"{AT}?required=!{one}", "1.21").status == 400
     assert found(http, f"{here}&required=!{one}", "1.22") == {second}
-    # Before 1.39 the last of several counts alone.
+    # Before 1.39 only the last of several parameters is used.
     assert found(http, f"{here}&required={one}&required={two}", "1.38") == {both, second}
     assert found(http, f"{here}&required={one}&required={two}", "1.39") == {both}
     assert http.get(f"{AT}?required=in:{one},{two}", "1.38").status == 400

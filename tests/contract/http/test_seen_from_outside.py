@@ -1,4 +1,4 @@
-"""The API from outside: probes without a token, and metrics of all its processes where it is said."""
+"""Test the probes of the API, and the metrics of all its processes."""
 
 import re
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def test_each_process_serves_the_counts_of_all_processes(measured: Api) -> None:
     requests_before = sum(_samples(measured, "moorage_http_requests_total").values())
     asked = 40
     for _ in range(asked):
-        # Each in a connection of its own, so that both processes get some.
+        # Each on a new connection, so that both processes get some.
         headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"}
         assert requests.get(f"{measured.url}/resource_classes", headers=headers, timeout=60).status_code == 200
     for _ in range(10):

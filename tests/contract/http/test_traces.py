@@ -1,4 +1,4 @@
-"""Requests of the API have traces: in each of its processes, and linked to the caller's own."""
+"""Test the traces of requests to the API."""
 
 from pathlib import Path
 from uuid import UUID

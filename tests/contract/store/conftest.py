@@ -1,4 +1,4 @@
-"""Every test of this folder runs on SQLite and on MariaDB alike; those marked so run on the store in memory, too."""
+"""Run each test of this folder on SQLite and on MariaDB, and the tests marked so on the in-memory store as well."""
 
 from collections.abc import Iterator
 
@@ -17,12 +17,12 @@ from placement_store.db import names
 from placement_store.schema import MAIN, METADATA, resource_classes, resource_providers, traits
 
 DATABASES = ("sqlite", "mariadb")
-#: The tables of names, and those of a standard.
+#: The tables of names, with their standard names.
 STANDARDS = {resource_classes: {*os_resource_classes.STANDARDS}, traits: {*os_traits.get_traits()}}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test on both databases, or on what the closest mark `backends` names."""
+    """Run each test on both databases, or on those that the closest mark `backends` names."""
     if "backend" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("backends")
         marks = {"mariadb": [pytest.mark.servers]}
@@ -34,7 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def database(
     backend: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Database | None]:
-    """A database with the schema; none for the store in memory."""
+    """A database with the schema; None for the in-memory store."""
     if backend == "memory":
         yield None
         return
@@ -58,7 +58,7 @@ def store(database: Database | None) -> Store:
 
 
 def _empty(store: Store) -> None:
-    """Forget all but the standard names: to write those six hundred anew takes longer than most tests."""
+    """Delete everything except the six hundred standard names, because writing them takes longer than most tests."""
     with store.database.engine.connect() as connection, connection.begin():
         connection.execute(resource_providers.update().values(root_provider_id=None, parent_provider_id=None))
         for table in METADATA.sorted_tables:
@@ -80,7 +80,7 @@ def host(store: Store) -> str:
 
 @pytest.fixture
 def burdened(store: Store, host: str, pool: str) -> Server:
-    """A server on which others have put a third VCPU and 5 GB more."""
+    """A server with foreign amounts: a third VCPU, and 5 GB of the pool."""
     return Server(store, host, pool).others_put({host: SMALL | {"VCPU": 3}, **disk(pool, 25)})
 
 
@@ -122,11 +122,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture
 def moving(store: Store, source: str) -> Moving:
-    """An instance that its source has accepted."""
+    """An instance whose claim its source has accepted."""
     return Moving(store, {source: SMALL}).build()
 
 
 @pytest.fixture
 def i1(store: Store, source: str, pool: str) -> Moving:
-    """The instance of the worked examples: small on its source, with 50 GB of a pool."""
+    """A small instance on its source, with 50 GB of a pool."""
     return Moving(store, {source: SMALL, **disk(pool, 50)}).build()

@@ -1,4 +1,4 @@
-"""Claims that are accepted at the same time: each is accepted or refused as it would be alone."""
+"""Test claims that are accepted at the same time: each is accepted or refused as if it were alone."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +17,7 @@ from placement_store.service import Acceptances
 
 
 def at_once(store: Store, messages: Sequence[AcceptClaim]) -> list[type]:
-    """Accept claims by calls that come at the same time; return the type of each error, or that of None."""
+    """Accept claims in concurrent calls; return the type of each error, or of None."""
     barrier = Barrier(len(messages))
 
     def accept(message: AcceptClaim) -> None:
@@ -30,7 +30,7 @@ def at_once(store: Store, messages: Sequence[AcceptClaim]) -> list[type]:
 
 
 def in_one_message(store: Store, messages: Sequence[AcceptClaim]) -> list[type]:
-    """Do as :func:`at_once` for calls that came in one message."""
+    """Do the same as :func:`at_once` for calls of one message."""
     calls: list[BatchItem[AcceptClaim, Any]] = [BatchItem(message) for message in messages]
     for call, alone in zip(calls, Acceptances(store.dispatcher).accept_many(calls), strict=True):
         if alone is not None:

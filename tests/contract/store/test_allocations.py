@@ -1,4 +1,4 @@
-"""Raw allocation writes: consumers and their generations, what fits, and what a write touches."""
+"""Test raw writes of allocations: consumer generations, capacity and unit rules, and the rows that a write changes."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
 
-# --- Raw allocations: consumers and their generations -----------------------------------------------------------------
+# --- Consumers and their generations ----------------------------------------------------------------------------------
 
 
 def test_the_first_write_of_a_consumer_sets_its_generation_to_one(store: Store, host: str) -> None:
@@ -106,7 +106,7 @@ def test_consumers_exchange_amounts_on_a_full_provider(store: Store) -> None:
     assert store.is_sound()
 
 
-# --- Raw allocations: what fits ---------------------------------------------------------------------------------------
+# --- Capacity and unit rules ------------------------------------------------------------------------------------------
 
 
 def refusals(caught: pytest.ExceptionInfo[errors.CapacityExceeded]) -> list[tuple[str, str, int, float]]:
@@ -126,7 +126,7 @@ def test_a_put_that_does_not_fit_is_refused_with_each_full_inventory_and_its_fre
 
 
 def test_a_refusal_does_not_name_an_inventory_with_just_enough_room(store: Store) -> None:
-    # After the guarded update this inventory is full, and looks as if it had no room for the same once more.
+    # After the guarded update, this inventory is full: a second check of the same amount would find no room.
     filled, full = store.provider(VCPU=4), store.provider(VCPU=4)
     store.put(ids.fresh(), {filled: {"VCPU": 2}, full: {"VCPU": 3}})
     with pytest.raises(errors.CapacityExceeded) as caught:
@@ -251,7 +251,7 @@ def test_different_amounts_are_checked_and_added_each_for_its_own_inventory(stor
     assert store.is_sound()
 
 
-# --- Raw allocations: what a write touches ----------------------------------------------------------------------------
+# --- Rows that a write changes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.backends("sqlite", "mariadb")
@@ -344,17 +344,17 @@ def test_every_write_records_the_changed_providers_in_the_change_feed(store: Sto
 
 @pytest.mark.backends("sqlite", "mariadb")
 def test_the_change_feed_waits_for_a_missing_number_until_it_is_old(store: Store) -> None:
-    # Given three changes of which the second is not there yet
+    # Given three changes, of which the second is not visible yet
     store.database.write(lambda connection: change_feed.record(connection, provider_ids=[1, 2, 3]))
     with store.database.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("DELETE FROM changes WHERE resource_provider_id = 2")
     last = store.database.read(change_feed.newest)
 
-    # When the feed is read, Then what came after the gap is told, and will be once more
+    # When the feed is read, then it returns the third change, and will return it again
     go_on_from, found, *_ = store.database.read(lambda connection: change_feed.changes_since(connection, last - 3))
     assert (go_on_from, found.keys()) == (last - 2, {1, 3})
 
-    # Until the gap is old enough to stay one
+    # Until the missing number is so old that its transaction must have been rolled back
     with store.database.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("UPDATE changes SET created_at = created_at - 10")
     go_on_from, found, *_ = store.database.read(lambda connection: change_feed.changes_since(connection, go_on_from))

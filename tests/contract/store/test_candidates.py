@@ -1,4 +1,4 @@
-"""Allocation candidates out of the store: which trees are looked at, and what is said of them can be claimed."""
+"""Test allocation candidates from the store: which trees are searched, at what cost, and that they can be claimed."""
 
 import itertools
 from random import Random
@@ -28,13 +28,13 @@ SMALL = {"VCPU": 1, "MEMORY_MB": 512}
 
 @pytest.fixture
 def store(store: Store) -> Store:
-    """An empty store that knows the standard traits."""
+    """An empty store with the standard traits."""
     sync(store.database)
     return store
 
 
 def ask(store: Store, *, limit: int = 1000, **groups_and_more: Any) -> AllocationCandidates:
-    """List candidates; `resources` are those of the unsuffixed group, where no groups are given."""
+    """List candidates; `resources` are those of the unsuffixed group, if no groups are given."""
     resources = groups_and_more.pop("resources", None)
     groups = groups_and_more.pop("groups", {"": ResourceGroup(resources=resources or SMALL)})
     request = ResourceRequest(groups=groups, **groups_and_more)
@@ -57,7 +57,7 @@ def pool(store: Store, name: str, aggregate: str = AGGREGATE, **inventories: int
     return give(store, store.provider(name, **inventories), traits=(SHARES,), aggregates=(aggregate,))
 
 
-# --- What is listed ---------------------------------------------------------------------------------------------------
+# --- Results ----------------------------------------------------------------------------------------------------------
 
 
 def test_each_host_with_room_is_a_candidate_and_the_summaries_show_its_whole_tree(store: Store) -> None:
@@ -94,7 +94,7 @@ def test_a_pool_serves_the_hosts_of_its_aggregate_and_itself_and_is_in_their_sum
 
     assert amounts(whole) == [{near: {"VCPU": 1}, shared: {"DISK_GB": 10}}]
     assert whole.provider_summaries.keys() == {near, shared}
-    # What the pool serves alone is one candidate, whichever host it is for.
+    # A candidate that uses only the pool is listed once, and not once for each host.
     assert amounts(disk) == [{shared: {"DISK_GB": 10}}]
 
 
@@ -204,7 +204,7 @@ def test_an_inconsistent_request_is_refused_with_the_path_of_the_field(store: St
     assert caught.value.path == "$.request.group_policy"
 
 
-# --- What it costs ----------------------------------------------------------------------------------------------------
+# --- Cost -------------------------------------------------------------------------------------------------------------
 
 
 class Statements:
@@ -267,7 +267,7 @@ def test_trees_without_the_requested_classes_are_not_loaded_except_for_the_first
     def loads(watched: Statements) -> int:
         return sum("parent_provider_id, " in s or ".total" in s.split("FROM")[0] for s in watched.sent)
 
-    # The first sixteen are read whole, without a statement that filters them.
+    # The first sixteen trees are loaded without a statement that filters them.
     assert (loads(asked), loads(asked_in_vain)) == (2, 1)
 
 
@@ -280,7 +280,7 @@ def test_candidates_of_the_first_trees_cost_seven_statements(store: Store) -> No
     assert len(asked.sent) == 7
 
 
-# --- What is true of every candidate ----------------------------------------------------------------------------------
+# --- Properties -------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -309,13 +309,13 @@ AGGREGATES = {"agg-1": AGGREGATE, "agg-2": ANOTHER}
 
 
 def stored(store: Store, tree: HostTree) -> dict[str, str]:
-    """Make a tree, and the trees that share with it, all that the store has; return the uuids there by those here."""
+    """Replace the content of the store by a tree and the trees that share with it; return their uuids in the store."""
     store.empty()
     sync(store.database)
     for name in ("CUSTOM_A", "CUSTOM_B", "CUSTOM_C"):
         store.dispatcher.call(EnsureTrait(request_id=ids.fresh(), name=name))
     uuids: dict[str, str] = {}
-    # A parent's name is its children's, or has a smaller number at its end.
+    # A parent's name sorts before the names of its children.
     for provider in sorted((*tree.providers, *tree.above_sharing, *tree.sharing), key=lambda one: one.uuid):
         uuid = store.provider(
             provider.uuid,
@@ -331,7 +331,7 @@ def stored(store: Store, tree: HostTree) -> dict[str, str]:
 
 
 def use(store: Store, uuid: str, name: str, amount: int) -> None:
-    """Say that so much is used, as if the inventory had shrunk below it since, where that is too much."""
+    """Set the used amount, which may be more than the capacity, as after a reduction of the inventory."""
     provider_id = select(resource_providers.c.id).where(resource_providers.c.uuid == uuid).scalar_subquery()
     table = inventories.c
     this = (table.resource_provider_id == provider_id, table.resource_class_id == store.names.id_of(name))
@@ -339,7 +339,7 @@ def use(store: Store, uuid: str, name: str, amount: int) -> None:
 
 
 def renamed(request: ResourceRequest, uuids: dict[str, str]) -> ResourceRequest:
-    """Return a request that names what the store has, and what it has not."""
+    """Return the request with the uuids of the store, or with unknown uuids."""
 
     def there(group: ResourceGroup) -> ResourceGroup:
         return structs.replace(
@@ -352,11 +352,11 @@ def renamed(request: ResourceRequest, uuids: dict[str, str]) -> ResourceRequest:
     return structs.replace(request, groups={suffix: there(group) for suffix, group in request.groups.items()})
 
 
-# --- What a search costs ----------------------------------------------------------------------------------------------
+# --- Budget of a search -----------------------------------------------------------------------------------------------
 
 
 def hard_host(store: Store, name: str) -> str:
-    """A host of which it takes very long to find out whether it can serve `hard_searches.REQUEST`."""
+    """A host for which the search of candidates for `hard_searches.REQUEST` takes very long."""
     host = store.provider(name, VCPU=1)
     for number, (device, inventory) in enumerate(hard_searches.DEVICES.items()):
         give(
@@ -392,11 +392,11 @@ def test_hosts_that_are_hard_to_search_do_not_hide_one_that_is_easy(store: Store
     easy = store.provider("easy", VCPU=1)
     device = give(store, store.provider("device", parent=easy, VGPU=1000), traits=hard_searches.ALL_TRAITS)
 
-    # Each look at the clock counts a tenth of a millisecond: a busy machine makes no search dearer.
+    # Each call of the clock counts as a tenth of a millisecond, so a busy machine makes no search more expensive.
     looks = itertools.count()
     budget = SearchBudget(seconds=0.5, clock=lambda: next(looks) / 10_000)
 
     found = listing.list_candidates(store.database.read, store.names, hard_searches.REQUEST, 1000, budget=budget)
 
     assert [set(one) for one in amounts(found)] == [{device}]
-    assert next(looks) > 1000, "the other hosts were hard"
+    assert next(looks) > 1000, "the search of the other hosts was short"

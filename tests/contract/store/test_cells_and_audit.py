@@ -1,4 +1,4 @@
-"""The cells of the cloud, and what an audit finds."""
+"""Test the cells of the cloud, and the findings of audits."""
 
 import pytest
 from support.placement_store.builders import Store

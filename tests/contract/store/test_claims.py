@@ -1,4 +1,4 @@
-"""Claims: placed, accepted, swapped, released, and buried for good."""
+"""Test claims: how they are made, accepted, swapped and released, and consumers that are deleted for good."""
 
 import pytest
 from sqlalchemy import event
@@ -75,7 +75,7 @@ def test_a_claim_with_a_stale_consumer_generation_is_a_conflict(store: Store, ho
     assert store.held(uuid) == {host: SMALL}
 
 
-# On SQLite nobody else writes while a claim is under way.
+# On SQLite there is no other writer during a claim.
 @pytest.mark.backends("mariadb")
 def test_the_conflict_names_the_consumer_that_has_changed_since_it_was_read(
     store: Store, host: str, request: pytest.FixtureRequest

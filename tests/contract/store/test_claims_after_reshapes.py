@@ -1,4 +1,4 @@
-"""Test that swaps and releases of a claim after a reshape leave nothing behind, wherever its amounts are by then."""
+"""Test swaps and releases of claims whose amounts a reshape has moved: nothing is left behind."""
 
 import pytest
 from support.placement_store.builders import Store
@@ -102,7 +102,7 @@ def test_a_swap_on_the_same_host_releases_the_claimed_amounts_at_their_new_place
 ) -> None:
     uuid = ids.fresh()
     claim_id = store.claim(uuid, {node: CLAIMED}).claim_id
-    # Others have given it one of each more, which is none of the claim's.
+    # Another client adds one of each class: foreign amounts.
     store.put(uuid, {node: {"VCPU": 3, "VGPU": 2, "CUSTOM_NIC": 1}}, 1)
     gpu = move_out(reshaping, store)
 

@@ -1,4 +1,4 @@
-"""Claims that are added to what a consumer holds already, and claims that bring a server group."""
+"""Test claims that are added to existing allocations of a consumer, and claims with a server group."""
 
 import pytest
 from sqlalchemy import select

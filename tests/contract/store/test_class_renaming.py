@@ -1,4 +1,4 @@
-"""A resource class is given another name, with all that there is and all that is held of it."""
+"""Test the renaming of a resource class with its inventories and allocations."""
 
 import pytest
 from support.placement_store.builders import Store, at_once
@@ -83,7 +83,7 @@ def test_a_write_during_the_renaming_keeps_no_reference_to_the_old_class(store: 
 
     assert outcomes[0] == "done"
     assert set(store.used(first)) == {NEW}
-    # It was given out before, or after and refused, unless the old name was created anew for it.
+    # The inventory was set before the renaming, or refused after it, or the old name was created again for it.
     assert set(store.used(second)) in ({NEW}, {OLD}, set())
     assert store.is_sound()
 
@@ -104,7 +104,7 @@ def test_a_release_that_names_a_renamed_or_deleted_class_is_carried_out(store: S
             store.dispatcher.call(DeleteInventory(request_id=ids.fresh(), uuid=provider, resource_class=OLD))
         store.dispatcher.call(DeleteResourceClass(request_id=ids.fresh(), name=OLD))
     moving.generation = store.consumer(moving.uuid).generation
-    # As a process has them that was started since.
+    # As in a process that was started since.
     store.names.forget_numbers()
 
     match step:
@@ -126,7 +126,7 @@ def test_a_release_that_names_a_renamed_or_deleted_class_is_carried_out(store: S
 
 
 def without(store: Store, uuid: str, name: str) -> None:
-    """Take what a consumer holds of a class away from it, if it is there."""
+    """Remove the allocations of one class from a consumer, if the consumer exists."""
     try:
         consumer = store.consumer(uuid)
     except errors.ConsumerNotFound:

@@ -1,4 +1,4 @@
-"""Consumers as HTTP writes them: the same as over RPC, but for how they come and go."""
+"""Test consumers written over HTTP, which differ from those of RPC in how they are created and deleted."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -22,12 +22,12 @@ def write(store: Store, wanted: Mapping[str, Put]) -> None:
 
 
 def put(store: Store, uuid: str, amounts: Amounts, generation: Any = None) -> None:
-    """Put as the API does."""
+    """Write allocations as the HTTP API does."""
     write(store, {uuid: http_put(amounts, generation)})
 
 
 def generation(store: Store, uuid: str) -> int | None:
-    """Return the generation of a consumer's row; none if it has none."""
+    """Return the generation of a consumer's row; None if there is no row."""
     found: int | None = store.scalar(select(consumers.c.generation).where(consumers.c.uuid == uuid))
     return found
 
@@ -152,7 +152,7 @@ def test_a_delete_for_good_beside_a_put_over_http_leaves_the_store_sound(store: 
         uuid = ids.fresh()
         writers = partial(put, store, uuid, {host: SMALL}), partial(store.delete, uuid, for_good=True)
         assert at_once(*writers) == ["done", "done"]
-        # Buried last, nothing is held; written last, it is held by a consumer that only HTTP knows.
+        # If the delete was last, nothing is allocated; otherwise a consumer that only HTTP knows has the allocation.
         assert store.used(host)["VCPU"] == (2 if generation(store, uuid) else 0)
         store.delete(uuid, for_good=True)
     assert store.is_sound()

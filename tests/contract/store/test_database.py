@@ -29,14 +29,14 @@ def writer(url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def reader(url: str, writer: Database) -> Iterator[Database]:
-    """One connection, so that what a transaction leaves behind on it is met by the next."""
+    """A database with one connection, so that settings left by one transaction would affect the next."""
     database = Database(url, "test", pool_size=1)
     yield database
     database.close()
 
 
 def twice(writer: Database, connection: Connection) -> tuple[int, int]:
-    """Count, let somebody write, and count again."""
+    """Count rows before and after another connection inserts one."""
     before = connection.scalar(COUNT)
     writer.write(lambda other: other.execute(text("INSERT INTO seen VALUES (1)")) and None)
     return before, connection.scalar(COUNT)
@@ -52,7 +52,7 @@ def test_a_plain_read_after_a_snapshot_read_sees_each_committed_write(writer: Da
 
     before, after = reader.read(lambda connection: twice(writer, connection))
 
-    # A transaction of SQLite is of one moment whatever is asked for.
+    # In SQLite, every transaction reads a snapshot.
     assert (before, after) == ((0, 0) if reader.is_sqlite else (0, 1))
 
 
@@ -66,7 +66,7 @@ def test_a_long_list_of_values_is_looked_up_by_key(mariadb_url: str) -> None:
         connection.execute(text("INSERT INTO seen VALUES (1), (2)"))
         return [row.table for row in connection.execute(locking)]
 
-    # The table alone, and not the list as one more that may be joined in any order.
+    # Only the table: the list is not a second table that may be joined in any order.
     assert database.write(work) == ["seen"]
     database.close()
 
@@ -79,7 +79,7 @@ def test_a_snapshot_read_is_repeated_if_a_table_is_rebuilt_meanwhile(mariadb_url
 
     def work(connection: Connection) -> int:
         moments.append(connection.scalar(COUNT))
-        if len(moments) == 1:  # as an operator does to get room back
+        if len(moments) == 1:  # as an operator does to free disk space
             database.write(lambda other: other.execute(text("OPTIMIZE TABLE other")).all() and None)
         return int(connection.scalar(text("SELECT COUNT(*) FROM other")))
 

@@ -1,4 +1,4 @@
-"""MariaDB over TLS: who is trusted, by its certificate, and which connections are encrypted."""
+"""Test MariaDB over TLS: the certificates that are trusted, and the connections that are encrypted."""
 
 from contextlib import closing
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Properties of deletes, on SQLite: what others have put on a server goes or stays, as was said, and all is named."""
+"""Test properties of deletes, on SQLite: foreign amounts are removed or kept as requested, and are all named."""
 
 from collections import Counter
 from typing import Any
@@ -72,7 +72,7 @@ def test_a_delete_keeps_or_removes_foreign_amounts_as_requested_and_names_them_a
     left_by_others = ledger.put - ledger.lost
     fill_up(store)
     before = used(store)
-    # Of the two sides of a move those that are on record as it stands.
+    # The claims that the conductor has on record: after an ended move, that of one side.
     claimed_with = {moving.source_claim: request(held)} if not begun or outcome != "confirm" else {}
     if begun and outcome != "revert":
         claimed_with[moving.claim_id] = request(moving.claimed)
@@ -89,7 +89,7 @@ def test_a_delete_keeps_or_removes_foreign_amounts_as_requested_and_names_them_a
     event(f"{outcome if begun else 'not moved'}, residue {bool(released.residue_uuids)}, extras {bool(left_by_others)}")
     assert not used(store) - before, "a delete has needed room"
     assert_sound(store)
-    assert sums(released.extras) == left_by_others, "what was named is not what others had put there"
+    assert sums(released.extras) == left_by_others, "the named amounts are not the foreign amounts"
     store.delete(FILLER)
     residues = {holder.uuid for holder in store.audit().holders if holder.consumer_type == "RESIDUE"}
     assert residues <= {moving.attempt, moving.next_attempt, moving.migration}
@@ -100,4 +100,4 @@ def test_a_delete_keeps_or_removes_foreign_amounts_as_requested_and_names_them_a
     for holder in store.audit().holders:
         assert holder.uuid == moving.uuid
         foreign += sums(holder.foreign)
-    assert foreign == all_held(store), "an audit tells otherwise"
+    assert foreign == all_held(store), "an audit finds other foreign amounts"

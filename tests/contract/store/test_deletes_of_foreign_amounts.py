@@ -29,7 +29,7 @@ def put_over_http(store: Store, uuid: str, amounts: Amounts, generation: int) ->
     store.database.write(lambda c: puts.write(c, {uuid: http_put(amounts, generation)}, store.names))
 
 
-# --- It goes, and is named --------------------------------------------------------------------------------------------
+# --- Deleted and named ------------------------------------------------------------------------------------------------
 
 
 def test_foreign_amounts_are_deleted_with_the_server_and_named(
@@ -115,7 +115,7 @@ def test_options_of_a_delete_for_good_are_refused_for_a_release(store: Store, se
     assert store.held(server.uuid) == server.claimed
 
 
-# --- It stays ---------------------------------------------------------------------------------------------------------
+# --- Kept -------------------------------------------------------------------------------------------------------------
 
 
 def test_kept_foreign_amounts_stay_on_a_consumer_that_cannot_be_claimed_for(
@@ -130,7 +130,7 @@ def test_kept_foreign_amounts_stay_on_a_consumer_that_cannot_be_claimed_for(
     assert store.held(burdened.uuid) == left
     assert (consumer.claim_id, consumer.root_provider_uuid, consumer.accepted_by, consumer.owner) == (None,) * 4
     assert (store.used(host)["VCPU"], store.used(pool)) == (1, {"DISK_GB": 5})
-    assert store.listed(residues=True) == [], "the reconciler, or whoever looks for residues, has to do with it"
+    assert store.listed(residues=True) == [], "it is listed as a residue"
     for generation in (None, consumer.generation):
         with pytest.raises(errors.ConsumerDeleted):
             store.claim(burdened.uuid, {host: SMALL}, consumer_generation=generation)
@@ -241,7 +241,7 @@ def test_an_audit_shows_kept_foreign_amounts_by_consumer(store: Store, host: str
     assert found == {burdened.uuid: {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}, other.uuid: {}}
 
 
-# --- Where the guest may still run ------------------------------------------------------------------------------------
+# --- Residues ---------------------------------------------------------------------------------------------------------
 
 
 def test_foreign_amounts_on_an_unreachable_host_belong_to_the_residue(
@@ -266,12 +266,12 @@ def test_kept_foreign_amounts_are_not_in_the_residue(store: Store, host: str, po
     assert list(store.held(burdened.uuid)) == [host, pool]
 
 
-# --- In a move --------------------------------------------------------------------------------------------------------
+# --- During a move ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def moved(store: Store, host: str, pool: str, destination: str) -> Moving:
-    """A resize that waits to be confirmed; both sides use the pool, and others have put a VCPU on each side."""
+    """A resize that waits for its confirmation; both sides use the pool, and there are foreign amounts on each side."""
     moving = Moving(store, {host: SMALL, pool: {"DISK_GB": 50}}).build()
     moving.begin({destination: SMALL, pool: {"DISK_GB": 20}}, kind="resize")
     moving.accept()
@@ -337,7 +337,7 @@ def test_a_migration_without_its_claim_leaves_no_foreign_amounts_of_its_own(
     assert store.held(moved.uuid) == amounts_of(released.extras) == {destination: {"VCPU": 1}, pool: {"DISK_GB": 7}}
 
 
-# --- Migrations that nobody names -------------------------------------------------------------------------------------
+# --- Migrations that are not named ------------------------------------------------------------------------------------
 
 
 def test_an_unnamed_migration_is_deleted_with_its_server(
@@ -385,7 +385,7 @@ def test_foreign_amounts_stay_on_the_migration_if_the_server_has_no_row(store: S
     assert store.audit().holders[0].foreign == {host: {"VCPU": 2}}
 
 
-# --- Who relies on generations ----------------------------------------------------------------------------------------
+# --- Generations ------------------------------------------------------------------------------------------------------
 
 
 def test_a_delete_with_a_stale_consumer_generation_is_refused(store: Store, host: str) -> None:

@@ -1,4 +1,4 @@
-"""Server groups that claims have created: without members they go with time, and a claim creates them anew."""
+"""Test server groups created by claims: without members they are deleted after a time; a claim creates them again."""
 
 import pytest
 from support.placement_store.builders import Store

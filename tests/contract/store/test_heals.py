@@ -1,4 +1,4 @@
-"""Consumers are set to what their owner has on record: under the recorded claim, and only where it fits."""
+"""Test heals: consumers get the allocations that their owner has on record, under the recorded claim, if they fit."""
 
 import itertools
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def source_hold(moving: Moving, **more: Any) -> RecordedHold:
 
 
 def seen(store: Store, *uuids: str) -> dict[str, SeenConsumer]:
-    """Return these consumers as the store has them."""
+    """Return the generation and the claim of each of these consumers."""
     found: dict[str, SeenConsumer] = {}
     for uuid in uuids:
         try:
@@ -54,7 +54,7 @@ def seen(store: Store, *uuids: str) -> dict[str, SeenConsumer]:
 
 @pytest.fixture
 def heal(store: Store) -> Callable[..., Healed]:
-    """Heal consumers that have been seen as they are."""
+    """Heal consumers, naming their current generations and claims unless others are given."""
 
     def healed(*holds: RecordedHold, gone: tuple[str, ...] = (), **more: Any) -> Healed:
         named = [*(hold.consumer_uuid for hold in holds), *gone]
@@ -72,7 +72,7 @@ def recount(store: Store) -> Callable[..., Recounted]:
 
 
 def lose(store: Store, uuid: str) -> None:
-    """Let the store have no trace of a consumer, with the sums as they are then."""
+    """Delete a consumer from the tables, with its allocations in the sums."""
     number = select(consumers.c.id).where(consumers.c.uuid == uuid).scalar_subquery()
     with store.database.engine.connect() as connection, connection.begin():
         for held in connection.execute(select(allocations).where(allocations.c.consumer_id == number)).all():
@@ -273,7 +273,7 @@ def test_a_heal_beside_a_report_that_the_attempt_is_gone_leaves_no_residue(
                 return between.statements
             with pytest.raises(errors.ConsumerDeleted):
                 store.dispatcher.call(message)
-        # A migration that was there, and has become no residue, is one of a move under way.
+        # If the migration was not lost, it is still that of a move under way.
         assert moving.migrations == ({} if is_lost else moving.held)
         return between.statements
 

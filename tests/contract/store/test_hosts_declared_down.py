@@ -1,4 +1,4 @@
-"""Test which hosts an operator has declared down, so that nobody waits for them."""
+"""Test the list of hosts that an operator has declared down, whose answers are not waited for."""
 
 from support.placement_store.builders import Store
 from support.placement_store.group_builders import Groups

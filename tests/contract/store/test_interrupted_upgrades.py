@@ -1,4 +1,4 @@
-"""An upgrade that is killed at any statement, or runs beside others, ends where an undisturbed one does."""
+"""Test upgrades that are killed at any statement or run concurrently: they end like an undisturbed upgrade."""
 
 import subprocess
 import sys
@@ -23,9 +23,9 @@ def revisions() -> Iterator[tuple[str, str]]:
 
 
 Make = Callable[[str], Database]
-#: As many as init containers that a rolling update starts together.
+#: The number of init containers that a rolling update starts together.
 AT_ONCE = 4
-#: Imports all that it needs, and upgrades when it is told to.
+#: Imports all that it needs, and upgrades after it has read a line.
 UPGRADE = """
 import sys
 from moorage.db.database import Database
@@ -39,7 +39,7 @@ print(schema.upgrade(database)[1])
 
 @pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    """Return what makes an empty database of a name."""
+    """Return a function that creates an empty database with a given name."""
     with ExitStack() as closing:
 
         def new(name: str) -> Database:
@@ -84,7 +84,7 @@ def test_concurrent_upgrades_all_succeed_and_end_like_a_single_one(make: Make, n
     schema.upgrade(alone)
     url = together.url.render_as_string(hide_password=False)
 
-    # In processes: Alembic has one migration at a time in each.
+    # In separate processes, because Alembic runs one migration at a time in each process.
     with ExitStack() as ending:
         running = [_process(name, url, ending) for _ in range(AT_ONCE)]
         for process in running:

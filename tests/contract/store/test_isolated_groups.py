@@ -1,4 +1,4 @@
-"""Isolated request groups: a reshape brings no two of them onto one provider, whatever has become of the claim."""
+"""Test isolated request groups: no reshape moves two of them to one provider, after any change of the claim."""
 
 from collections.abc import Callable
 from typing import Any
@@ -79,7 +79,7 @@ def test_groups_moved_by_a_reshape_stay_isolated_in_the_next_one(
 
     with pytest.raises(errors.ImpossibleDeal, match="isolated"):
         reshaping.move(("part", {"VGPU": 4}, host.gpus[1]))
-    # Where the first one was there is nothing of it any more.
+    # The first provider holds nothing of the first group any more.
     reshaping.move((host.gpus[1], {"VGPU": 4}, host.gpus[0]))
     assert host.gpus[1] not in store.held(uuid)
     with pytest.raises(errors.ImpossibleDeal, match="isolated"):
@@ -94,7 +94,7 @@ def test_a_distribution_given_by_the_caller_must_keep_groups_isolated(
     word = dealt(uuid, host.gpus[0], host.gpus[1], VGPU=1)
     with pytest.raises(errors.ImpossibleDeal, match="isolated"):
         reshaping.plan((host.gpus[0], {"VGPU": 2}, host.gpus[1]), dealt=(word,))
-    # Left to itself it stays where it is.
+    # Without a given distribution, the consumer stays where it is.
     reshaping.move((host.gpus[0], {"VGPU": 2}, host.gpus[1]))
     assert store.held(uuid) == host.amounts
 

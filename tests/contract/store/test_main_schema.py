@@ -1,4 +1,4 @@
-"""The main schema as its migrations leave it is the one in the code; any newer schema is worked on if it says so."""
+"""Test that the migrated main schema equals the one in the code, and that compatible newer schemas are used."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_an_older_or_a_missing_schema_is_refused(database: Database, revision: s
 
 
 def _upgraded_by_a_newer_release(database: Database, schema: Schema, oldest_code: str | None) -> str:
-    """Raise a schema to a revision that this code does not know, and return it."""
+    """Set a schema to a revision that this code does not know, and return the revision."""
     newer, table = f"{schema.name}_9999", f"schema_compatibility_{schema.name}"
     schema.upgrade(database)
     _execute(database, f"UPDATE {schema.version_table} SET version_num = '{newer}'")
@@ -106,7 +106,7 @@ def test_the_schema_permits_the_code_of_the_previous_revision(database: Database
 
     oldest = database.read(schema._oldest_code)
 
-    # Older code may, too: a revision that only adds to the schema leaves the record as it is.
+    # Still older code may be permitted: a revision that only adds to the schema leaves the record unchanged.
     assert oldest in sorted(schema._known_revisions())[:-1]
 
 

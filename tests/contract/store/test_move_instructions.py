@@ -1,4 +1,4 @@
-"""Move instructions: what moves of inventories, and where what consumers hold of it goes."""
+"""Test move instructions: how inventories are divided, and how the allocations of consumers are distributed."""
 
 import pytest
 from sqlalchemy import select
@@ -17,7 +17,7 @@ FUNCTION = {"SRIOV_NET_VF": 1, EGR: 500, IGR: 500}
 
 @pytest.fixture
 def node(store: Store) -> str:
-    """A compute node that has everything itself."""
+    """A flat compute node with all inventories."""
     return store.provider("node", VCPU=16, VGPU=8, SRIOV_NET_VF=2, **{EGR: 1000, IGR: 1000})
 
 
@@ -157,7 +157,7 @@ def test_a_plan_shows_the_result_and_changes_nothing(store: Store, reshaping: Re
     assert planned.resources == real.resources == {"VGPU": 3}
 
 
-# --- Who goes where ---------------------------------------------------------------------------------------------------
+# --- Distribution -----------------------------------------------------------------------------------------------------
 
 
 def test_an_impossible_distribution_names_a_consumer_and_changes_nothing(
@@ -211,7 +211,7 @@ def test_amounts_used_at_the_target_are_counted(store: Store, reshaping: Reshapi
     for uuid in uuids:
         store.claim(uuid, {node: {"VGPU": 2}})
 
-    # Three are left to two that hold two each: one must go, and five less the three used have room for it.
+    # The source keeps 3, but two consumers hold 2 each: one must move, and 2 of 5 are free at the target.
     reshaping.move((node, {"VGPU": 1}, gpu))
 
     assert {provider for uuid in uuids for provider in store.held(uuid)} == {node, gpu}
@@ -229,7 +229,7 @@ def test_a_distribution_given_by_the_caller_takes_precedence(store: Store, resha
 
     gpu1 = store.uuid_of("node_gpu1")
     assert store.held(uuids[0]) == {gpu1: {"VGPU": 2}}
-    # One of the two that this one holds is dealt by the caller; the other one goes to the only place that is left.
+    # The caller moves one of the two units of this consumer; the other has only one possible place left.
     assert store.held(uuids[1]) == {gpu1: {"VGPU": 2}}
     assert sum(word.resources["VGPU"] for word in done.dealt) == 8
     assert store.is_sound()
@@ -283,7 +283,7 @@ def test_residues_move_as_well(store: Store, reshaping: Reshaping, node: str) ->
     assert store.rows() == {}
 
 
-# --- What inventories become ------------------------------------------------------------------------------------------
+# --- Fields of inventories --------------------------------------------------------------------------------------------
 
 
 def test_a_moved_part_keeps_the_unit_rules_as_far_as_its_total_permits(store: Store, reshaping: Reshaping) -> None:
@@ -318,7 +318,7 @@ def test_described_fields_take_precedence_and_max_unit_is_at_most_the_total(
 
     reshaping.move((node, {"VGPU": 2}, "gpu"))
 
-    # It grows, and what could take all there was can take all there is.
+    # The inventory grows; its max_unit was the whole total, and is so again.
     assert inventory(store, "gpu", "VGPU") == Inventory(
         total=6, reserved=1, max_unit=6, step_size=2, allocation_ratio=1.5
     )
@@ -365,7 +365,7 @@ def test_an_invalid_inventory_is_refused_by_provider_and_class(
     assert (caught.value.provider_uuid, caught.value.resource_class) == (uuid, "VGPU")
 
 
-# --- What cannot be meant ---------------------------------------------------------------------------------------------
+# --- Invalid requests -------------------------------------------------------------------------------------------------
 
 
 def test_more_than_the_total_cannot_be_moved(store: Store, reshaping: Reshaping, node: str) -> None:

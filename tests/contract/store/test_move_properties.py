@@ -1,4 +1,4 @@
-"""Properties of moves, on SQLite: whatever is moved where, and whoever writes meanwhile, each sum comes out exactly."""
+"""Test properties of moves, on SQLite: for any amounts, hosts and foreign writes, each sum is exact."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def test_an_ended_move_leaves_exact_amounts_and_names_all_lost_foreign_amounts(
             event("refused")
             continue
         begun = True
-        assert not (used(store) - before) - sums(new), "a move has needed more than it says"
+        assert not (used(store) - before) - sums(new), "a move has used more than its amounts"
         assert_sound(store)
     if not begun:
         return
@@ -75,7 +75,7 @@ def test_an_ended_move_leaves_exact_amounts_and_names_all_lost_foreign_amounts(
     ledger.lost += sums(ended.extras)
     kept = sums(moving.claimed if outcome == "confirm" else held)
     assert sums(moving.amounts) == kept + ledger.put - ledger.lost
-    assert not ledger.lost - ledger.put, "more was said to be lost than others had put there"
+    assert not ledger.lost - ledger.put, "more is named as lost than there were foreign amounts"
     for uuid in (moving.uuid, moving.attempt, moving.next_attempt):
         store.delete(uuid, for_good=True)
     assert [one.uuid for one in store.audit().holders] == [FILLER], "something has leaked"

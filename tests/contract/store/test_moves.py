@@ -1,4 +1,4 @@
-"""Moves in the store: who holds what between source and destination, and what fences a move off."""
+"""Test how moves begin: the allocations of instance and migration, and the conditions that refuse a move."""
 
 from collections import Counter
 from typing import Any
@@ -122,7 +122,7 @@ def test_a_move_needs_no_more_room_on_the_source_and_a_common_pool(
     assert i1.migrations == {source: SMALL}
 
 
-# --- Beginning: fences ------------------------------------------------------------------------------------------------
+# --- Refused moves ----------------------------------------------------------------------------------------------------
 
 
 def test_a_move_with_another_claim_or_a_stale_generation_is_refused(

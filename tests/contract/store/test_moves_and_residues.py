@@ -19,7 +19,7 @@ def moving(store: Store, source: str, pool: str) -> Moving:
 
 @pytest.fixture
 def evacuated(store: Store, destination: str, moving: Moving) -> Moving:
-    """An instance that has gone from a source which is down, and from its pool."""
+    """An instance that is evacuated from its source, which is down, and from its pool."""
     moving.begin({destination: SMALL}, kind="evacuation")
     moving.accept()
     return moving

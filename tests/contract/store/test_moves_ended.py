@@ -1,4 +1,4 @@
-"""Moves that are confirmed or reverted: what the instance has then, and what became of others' amounts."""
+"""Test moves that are confirmed or reverted: the allocations of the instance, and foreign amounts."""
 
 import itertools
 from dataclasses import replace
@@ -15,11 +15,11 @@ from moorage.model.allocations import amounts_of
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
 
-# --- What others have put there ---------------------------------------------------------------------------------------
+# --- Foreign amounts --------------------------------------------------------------------------------------------------
 
 
 def with_extras(moving: Moving, source: str, pool: str, third: str) -> dict[str, dict[str, int]]:
-    """Have an operator put more of the pool, of the source and of a provider that the instance does not use."""
+    """Add foreign amounts on the source, on the pool, and on a provider that the instance does not use."""
     amounts = {source: {"VCPU": 3, "MEMORY_MB": 2048}, pool: {"DISK_GB": 60}, third: {"VCPU": 1}}
     moving.generation = moving.store.put(moving.uuid, amounts, moving.generation)
     return amounts
@@ -270,7 +270,7 @@ def test_a_move_compares_named_generations_even_of_unchanged_providers(
         i1.begin({destination: SMALL}, held=relying(i1.held, by=-1), drop_extras=True)
     store.put(i1.uuid, {source: SMALL}, i1.generation)
     i1.generation += 1
-    # It holds nothing of the pool any more.
+    # The instance holds nothing of the pool any more.
     i1.begin({destination: SMALL}, held=relying(i1.held))
     end = store.dispatcher.call
     with pytest.raises(errors.ProviderGenerationConflict):
@@ -316,7 +316,7 @@ def test_a_move_whose_migration_was_released_can_be_confirmed_but_not_reverted(
     assert moving.is_buried()
 
 
-# --- Reshaped in the middle -------------------------------------------------------------------------------------------
+# --- Reshapes during a move -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outcome", ["confirm", "revert"])
@@ -375,10 +375,10 @@ def test_a_migration_is_in_the_group_of_its_instance_and_a_residue_in_none(
     assert second.amounts == {source: {"VCPU": 1}}
 
 
-# --- Two messages at the same moment ----------------------------------------------------------------------------------
+# --- Concurrent messages ----------------------------------------------------------------------------------------------
 
 
-# On SQLite nobody else writes while a message is carried out.
+# On SQLite there is no other writer while a message is carried out.
 @pytest.mark.backends("mariadb")
 @pytest.mark.parametrize("late", ["swap", "confirm"])
 def test_a_swap_or_confirm_beside_a_revert_fails_because_the_claim_is_released(
@@ -402,7 +402,7 @@ def test_a_swap_or_confirm_beside_a_revert_fails_because_the_claim_is_released(
         assert moving.amounts == moving.held
         return between.statements
 
-    # The request is stored first; until the first write that follows, nothing is locked that the other wants.
+    # The request is stored first. Before the next write, no row is locked that the other message needs.
     stored, *rest = interrupted(0)
     assert stored.startswith("INSERT INTO requests")
     reads = list(itertools.takewhile(lambda sql: sql.startswith("SELECT") and not sql.endswith("MODE"), rest))

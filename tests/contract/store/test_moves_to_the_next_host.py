@@ -1,4 +1,4 @@
-"""Moves whose destination changes: pools are still counted once, and the source can still be gone back to."""
+"""Test moves whose destination is swapped: a common pool is counted once, and the move can still be reverted."""
 
 import pytest
 from support.placement_store.builders import Store, request

@@ -1,4 +1,4 @@
-"""Resource classes and traits by name: standard and custom ones, created, listed and deleted."""
+"""Test the names of resource classes and traits, standard and custom: they are created, listed and deleted."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +51,7 @@ def test_custom_classes_are_created_on_demand_and_known_to_every_process(store: 
 
 
 class Interrupted(ResourceClassNames):
-    """Forgets all names once it has read them, as at the hand of another thread that has just deleted one."""
+    """Clears the cache directly after each read, as another thread does that has just deleted a name."""
 
     def _read(self, connection: Connection | None) -> Any:
         read = super()._read(connection)

@@ -1,4 +1,4 @@
-"""Test rows that are inserted by one statement: times by the database's clock, defaults, and statements that fit."""
+"""Test rows inserted by one statement: times of the database's clock, column defaults, and the size of statements."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The lists of the main schema, in parts, on SQLite and on MariaDB: whole, each entry once, and of any length."""
+"""Test the lists of the main schema in parts of any length, on SQLite and MariaDB: complete and without repetitions."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -44,9 +44,9 @@ from placement_store.schema import (
 rig = rig_on_each_store
 
 MANY = 20_000
-#: A provider of which all consumers hold something.
+#: A provider with allocations of all consumers.
 POOL = node_uuid(0)
-#: Each list with the message that asks for all of it.
+#: Each list with the message for the whole list.
 LISTS: dict[str, tuple[Callable[..., Sequence[Any]], Message[Any]]] = {
     "hosts": (lists.hosts, ListHosts()),
     "hosts of a cell": (lists.hosts, ListHosts(cell_uuid=CELLS[0])),
@@ -66,7 +66,7 @@ def endpoints(rig: Rig) -> list[object]:
 
 
 class Asked:
-    """Hands messages to endpoints, and keeps the lengths of their answers."""
+    """Passes messages to endpoints, and records the lengths of their answers."""
 
     def __init__(self, rig: Rig) -> None:
         self._handlers = {kind: handler for each in endpoints(rig) for kind, handler in handlers([each])}
@@ -96,7 +96,7 @@ def asked(rig: Rig) -> Asked:
         )
         rig.take(number, 1)
         rig.take(0, 1)
-    # Of different ages: those of one age are listed in any order.
+    # All ages differ, because claims of the same age are listed in any order.
     older = consumers.update().values(consumer_type=RESIDUE, claimed_at=100.0 * consumers.c.id)
     rig.database.write(lambda connection: connection.execute(older))
     return Asked(rig)
@@ -117,7 +117,7 @@ def test_a_list_in_parts_of_any_length_equals_the_whole_list(asked: Asked, name:
 
 
 def identity(one: Any) -> str:
-    """Return the uuid of an entry, whose age differs from one moment to the next."""
+    """Return the uuid of an entry: the entries themselves contain an age, which changes."""
     if isinstance(one, str):
         return one
     for name in ("compute_node_uuid", "consumer_uuid", "uuid"):
@@ -126,11 +126,11 @@ def identity(one: Any) -> str:
     return str(one.group.uuid)
 
 
-# --- As many as a large cloud has -------------------------------------------------------------------------------------
+# --- Lists of a large cloud -------------------------------------------------------------------------------------------
 
 
 class Measured:
-    """Asks over a bus, which refuses what is too large, and counts refusals."""
+    """Calls over a bus, which refuses answers that are too large, and counts these refusals."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -179,7 +179,7 @@ def fill(connection: Connection) -> None:
     insert(resource_providers, lambda n: {"id": n + 1, "uuid": uuids[n], "name": uuids[n], "root_provider_id": n + 1})
     insert(aggregates, lambda n: {"id": n + 1, "uuid": uuids[n]}, 200)
     insert(host_aggregates, lambda n: {"aggregate_id": n + 1, "name": f"aggregate{n}", "metadata": b"{}"}, 200)
-    # Each host is in four of them.
+    # Each host is in four aggregates.
     insert(
         host_aggregate_hosts,
         lambda n: {"aggregate_id": n % 200 + 1, "cell_uuid": CELLS[0], "service_host": f"host{n // 4}"},
@@ -199,7 +199,7 @@ def fill(connection: Connection) -> None:
             "consumer_group_id": n % 10 + 1,
         },
     )
-    # All of them hold something of one provider.
+    # All consumers have an allocation of one provider.
     insert(resource_classes, lambda _n: {"id": 10_000, "name": "CUSTOM_MANY"}, 1)
     held = {"resource_provider_id": MANY + 1, "resource_class_id": 10_000, "used": 1}
     insert(allocations, lambda n: {**held, "consumer_id": n + 1})

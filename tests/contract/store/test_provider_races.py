@@ -1,4 +1,4 @@
-"""Writers of providers at the same moment: one of them is first, and the trees stay trees."""
+"""Test concurrent writers of providers: one of them succeeds, and the trees stay consistent."""
 
 import pytest
 from support.placement_store.builders import CallBetween, Store, assert_trees, at_once
@@ -108,7 +108,7 @@ def test_a_tree_reported_several_times_at_once_is_created_once(store: Store) -> 
     assert_trees(store)
 
 
-# On SQLite nobody else writes while a report is under way.
+# On SQLite there is no other writer during a report.
 @pytest.mark.backends("mariadb")
 def test_a_report_returns_only_generations_at_which_the_provider_was_as_reported(
     store: Store, request: pytest.FixtureRequest
@@ -132,7 +132,7 @@ def test_a_report_returns_only_generations_at_which_the_provider_was_as_reported
         with CallBetween(store.database, statement, lambda n=before: other.set_inventories(reported.uuid, n, VCPU=9)):
             told = report()
         is_as_told = store.get(reported.uuid).inventories == reported.inventories
-        # Either the report came to see the other's write, and undid it, or it saw nothing of it.
+        # The report has either read the other write and reverted it, or not read it at all.
         assert told == (before + 2 if is_as_told else before)
         left_alone.append(not is_as_told)
         report()

@@ -1,4 +1,4 @@
-"""Reports: providers, whole trees of them, made what their hosts say they are, all or nothing."""
+"""Test reports of providers and whole trees, which are written completely or not at all."""
 
 from typing import Any
 
@@ -132,7 +132,7 @@ def listed(store: Store) -> list[str]:
 
 @pytest.fixture
 def tree(store: Store) -> dict[str, int]:
-    """A host with a NUMA node with a GPU, reported; their generations."""
+    """The generations of a reported tree: a host with a NUMA node with a GPU."""
     return store.report(of_host(), of_numa(), of_gpu())
 
 
@@ -275,7 +275,7 @@ def test_a_report_starts_again_if_a_provider_was_moved_before_it_was_locked(stor
     )
 
     def move_first(_connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        """Have the GPU under the host at the moment at which it is locked first; that goes with the transaction."""
+        """Move the GPU below the host just before it is locked for the first time; the transaction is rolled back."""
         if statement.startswith("SELECT") and "parent_provider_id" in statement and "ORDER BY" in statement:
             if not locks:
                 cursor.execute(under_the_host)
@@ -308,7 +308,7 @@ def test_a_report_of_hundreds_of_trees_costs_few_statements(store: Store) -> Non
     generations = store.report(*news)
 
     assert set(generations.values()) == {2}
-    # Those that take a trait away name one provider each; the rest is in bulk.
+    # There is one DELETE of traits for each provider; all other statements are for many providers.
     assert counted.others_than("DELETE FROM provider_traits") < 40
     assert [one.traits for one in store.dispatcher.call(ListResourceProviders())] == [(SSD,)] * 999
 

@@ -1,4 +1,4 @@
-"""Providers that fulfil what is asked of each by itself."""
+"""Test the search for providers that fulfil a request group on their own."""
 
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ AGGREGATES = [ids.derived("aggregate", number) for number in range(3)]
 
 
 def matching(store: Store, **asked: Any) -> list[str]:
-    """The names of the providers that fulfil this."""
+    """Return the names of the providers that fulfil a group."""
     message = ListResourceProviders(matching=ResourceGroup(**asked))
     return [provider.name for provider in store.dispatcher.call(message)]
 
@@ -126,14 +126,14 @@ def test_a_request_that_contradicts_itself_is_refused_with_the_path_of_the_field
     assert caught.value.path == "$.matching.any_of[1]"
 
 
-# --- Against the words of the group, read by themselves ---------------------------------------------------------------
+# --- Properties -------------------------------------------------------------------------------------------------------
 
 _SOME_TRAITS = st.sets(st.sampled_from(TRAITS)).map(lambda found: tuple(sorted(found)))
 _SOME_AGGREGATES = st.sets(st.sampled_from(AGGREGATES)).map(lambda found: tuple(sorted(found)))
 
 
 class Drawn(NamedTuple):
-    """A provider to be: its inventory of VCPU, what is used of it, traits, aggregates, and the number of its parent."""
+    """Describes a provider to create: inventory and usage of VCPU, traits, aggregates, the number of its parent."""
 
     inventory: Inventory | None
     used: int
@@ -192,7 +192,7 @@ def test_exactly_the_providers_that_fulfil_the_whole_group_are_listed(
 
 
 def build(store: Store, drawn: list[Drawn]) -> None:
-    """The first two are roots."""
+    """Create the providers; the first two are roots."""
     reports = [
         ProviderReport(
             uuid=ids.derived("drawn", number),

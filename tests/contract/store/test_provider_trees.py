@@ -1,4 +1,4 @@
-"""Trees of providers: children, names, parents, deletion, and what claims allow of it."""
+"""Test trees of providers: children, names, parents, deletion, and the changes that claims do not permit."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def trees(store: Store, *uuids: str) -> list[ResourceProvider]:
 
 
 def shape(store: Store, *uuids: str) -> list[tuple[str, str | None]]:
-    """The names of the providers of these trees, each with its parent's."""
+    """Return the names of the providers of these trees, each with the name of its parent."""
     found = trees(store, *uuids)
     names = {provider.uuid: provider.name for provider in found}
     return [(one.name, names.get(one.parent_provider_uuid or "")) for one in found]
@@ -46,7 +46,7 @@ def shape(store: Store, *uuids: str) -> list[tuple[str, str | None]]:
 
 @pytest.fixture
 def tree(store: Store) -> dict[str, str]:
-    """A host with two NUMA nodes, the first of which has a GPU; uuids by name."""
+    """A host with two NUMA nodes, the first of which has a GPU: uuids by name."""
     host = store.provider("host", VCPU=8)
     uuids = {"host": host}
     for number in (0, 1):
@@ -215,7 +215,7 @@ def test_a_provider_used_by_a_claim_cannot_leave_its_hosts_tree(store: Store, tr
         assert caught.value.provider_uuid == tree[name]
     assert trees(store, tree["host"]) == before
 
-    # What it holds nothing of may go, and what stays in the tree may move.
+    # A provider without allocations may leave the tree, and others may move within it.
     reparent(store, tree["numa1"], other)
     reparent(store, tree["gpu"], tree["host"])
     store.delete(consumer)
@@ -312,7 +312,7 @@ def test_a_provider_always_has_the_root_that_its_parents_lead_to(
 
 
 def lineage(parents: dict[int, int | None], number: int | None) -> list[int]:
-    """A provider and its ancestors, the root last."""
+    """Return a provider and its ancestors, the root last."""
     found = []
     while number is not None:
         found.append(number)

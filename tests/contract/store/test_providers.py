@@ -1,4 +1,4 @@
-"""Resource providers with their inventories."""
+"""Test resource providers and their inventories."""
 
 import pytest
 from support.placement_store.builders import Store

@@ -1,4 +1,4 @@
-"""Allocations that clients write over HTTP at the same time: each is written or refused as it would be alone."""
+"""Test simultaneous writes of allocations over HTTP: each is written or refused as if it were alone."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ SMALL, LARGE = {"VCPU": 2}, {"VCPU": 3}
 
 
 def together(store: Store, *sent: tuple[str, Put]) -> list[Any]:
-    """Write these in one transaction; return the type of each outcome, or null for what is written."""
+    """Write these in one transaction; return None for each put that was written, otherwise the type of its outcome."""
     outcomes = store.database.write(lambda connection: puts.write_each(connection, sent, store.names))
     return [None if outcome is None else type(outcome) for outcome in outcomes]
 
 
 def each_at_once(store: Store, sent: Sequence[tuple[str, Put]]) -> list[str]:
-    """Write these as the API does, all at the same moment."""
+    """Write these concurrently, as the API does."""
     write = store.dispatcher.unnamed_together(
         lambda connection, values: puts.write_each(connection, values, store.names), "test"
     )
@@ -78,7 +78,7 @@ def test_two_simultaneous_puts_do_not_exchange_full_hosts(store: Store) -> None:
     uuids = [ids.fresh(), ids.fresh()]
     together(store, *((uuid, http_put({host: SMALL})) for uuid, host in zip(uuids, hosts, strict=True)))
 
-    # Alone, either is refused; only their sums would fit.
+    # Each put alone is refused; only their sums would fit.
     changes = [(uuid, http_put({host: SMALL}, 1)) for uuid, host in zip(uuids, reversed(hosts), strict=True)]
     with pytest.raises(errors.CapacityExceeded):
         together(store, *changes)

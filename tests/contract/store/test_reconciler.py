@@ -1,4 +1,4 @@
-"""The reconciler: released upon the owner's word and not for age; kept and reported where nothing is certain."""
+"""Test the reconciler: it releases claims only if their owner does not want them, never because of their age."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,9 +22,9 @@ SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
 
 class FakeOwner:
-    """Owns the claims in `mine`, disowns those in `disowned`, and cannot tell of any other.
+    """Wants the claims in `mine`, does not want those in `disowned`, and knows no others.
 
-    A test misbehaves by replacing :attr:`before_answer`, which runs before each answer.
+    A test replaces :attr:`before_answer` by a function to run before each answer.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ def reconciler(conf: cfg.ConfigOpts, bus: Bus, store: Store) -> Reconciler:
 
 
 def old_claim(store: Store, host: str, **more: str | None) -> tuple[str, str]:
-    """A claim made long ago; return whose, and its id."""
+    """Make an old claim; return its consumer and its id."""
     uuid = ids.fresh()
     claim_id = store.claim(uuid, {host: SMALL}, **more).claim_id
     store.age("consumers", "claimed_at", 100.0)
@@ -85,7 +85,7 @@ def found(store: Store) -> dict[str, tuple[str, str]]:
 
 
 def next_round(store: Store, reconciler: Reconciler) -> None:
-    """The round that comes when what was looked at is due again."""
+    """Run the round in which claims of earlier rounds are looked at again."""
     store.age("reconciled", "looked_at", 20.0)
     reconciler.round()
 
@@ -198,7 +198,7 @@ def test_a_claim_that_cannot_be_released_does_not_block_others(
     stuck, first = old_claim(store, host)
     unwanted, second = old_claim(store, store.provider(**SMALL))
     owner.disowned = {first, second}
-    # Somebody has written to the tables by hand: less is used there than the claim would give back.
+    # As after a manual change of the tables: less is used there than the claim would release.
     with store.database.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql(
             "UPDATE inventories SET used = 0 WHERE resource_provider_id ="
@@ -220,7 +220,7 @@ def test_two_reconcilers_ask_and_release_only_once(
     kept, wanted = old_claim(store, host)
     owner.disowned, owner.mine = {claim_id}, {wanted}
     other = Reconciler(conf, bus, store.database, store.names)
-    # The other one's whole round comes in the middle of this one's first question.
+    # The whole round of the other reconciler runs during the first question of this one.
     owner.before_answer = lambda message: setattr(owner, "before_answer", lambda message: None) or other.round()
 
     reconciler.round()

@@ -1,4 +1,4 @@
-"""Test that a release deletes foreign amounts on a consumer that remains, such as a shelved one, and names them."""
+"""Test releases of a consumer that remains, for instance when shelved: foreign amounts are deleted and named."""
 
 import pytest
 from support.placement_store.builders import Store, request
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
 
 
 def release(server: Server, claim_id: str | None = None, **more: bool) -> Released:
-    """Release what it holds, naming what was claimed with its claim or another one."""
+    """Release all allocations, naming the claimed amounts under the server's claim or another one."""
     claimed = {claim_id or server.claim_id: request(server.claimed)}
     return server.store.delete(server.uuid, claim_id=server.claim_id, claimed_with=claimed, **more)
 
@@ -25,7 +25,7 @@ def test_a_release_that_names_the_claim_returns_foreign_amounts(
     assert amounts_of(released.extras) == {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}
     assert store.held(burdened.uuid) == {}
     again = store.claim(burdened.uuid, {host: SMALL}, consumer_generation=store.consumer(burdened.uuid).generation)
-    assert again.claim_id, "it lives on"
+    assert again.claim_id, "the consumer can be claimed for again"
     assert store.is_sound()
 
 

@@ -1,4 +1,4 @@
-"""Reshapes as a whole: inventories and allocations of many at once, or nothing."""
+"""Test reshapes with complete inventories and allocations, which are atomic."""
 
 import pytest
 from support.placement_store.builders import Store
@@ -109,7 +109,7 @@ def test_new_allocations_must_fit_the_new_inventories_and_not_the_old_ones(
 ) -> None:
     uuid = ids.fresh()
     store.put(uuid, {node: {"VGPU": 3}})
-    # The place has more room, and looser rules, than it is to have.
+    # The current inventory has more room and looser unit rules than the new one.
     store.set_inventories(gpu, store.generation(gpu), VGPU=100)
     before = everything(store)
 
@@ -137,7 +137,7 @@ def test_allocations_of_an_over_committed_inventory_may_shrink_but_not_grow_in_s
     for uuid in (first, second):
         store.put(uuid, {node: {"VGPU": 2}})
 
-    # Four are used of what will be one: what one gives up, the other may take.
+    # Four units are used of a total of one: a unit that one consumer releases may go to the other.
     reshaping.whole({node: {"VCPU": 8, "VGPU": 1}})
     exchange = {first: store.wanted({node: {"VGPU": 1}}, 1), second: store.wanted({node: {"VGPU": 3}}, 1)}
     reshaping.whole({node: {"VCPU": 8, "VGPU": 1}}, exchange)

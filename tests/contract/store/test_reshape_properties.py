@@ -1,4 +1,4 @@
-"""Properties of reshapes by move instructions, on SQLite: whatever is moved, nothing is lost and nothing is made."""
+"""Test properties of reshapes by move instructions, on SQLite: nothing is lost or added."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -62,7 +62,7 @@ def build(store: Store, tree: dict[str, dict[str, Inventory]]) -> dict[str, str]
 
 
 def fill(store: Store, uuids: dict[str, str], wanted: Sequence[tuple[str, dict[str, dict[str, int]]]]) -> None:
-    """Put what fits of what is wanted; a claim places some of the consumers."""
+    """Write the allocations that fit, alternately by puts and claims."""
     for number, (uuid, amounts) in enumerate(wanted):
         held = {uuids[name]: resources for name, resources in amounts.items()}
         try:

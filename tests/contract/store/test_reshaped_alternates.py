@@ -1,4 +1,4 @@
-"""Alternates that were chosen before their host was reshaped: what they are claimed with afterwards."""
+"""Test alternates chosen before their host was reshaped: their amounts are translated to the new providers."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""Residues: allocations follow the guest, wherever its instance has gone."""
+"""Test residues: allocations that stay on a host for a guest that may still run there."""
 
 import itertools
 import threading
@@ -22,7 +22,7 @@ def after(store: Store) -> str:
 
 @pytest.fixture
 def accepted(store: Store, host: str) -> tuple[str, str, str]:
-    """An instance on the host, its claim, and the attempt that has accepted it."""
+    """The uuid of an instance on the host, its claim, and the attempt that has accepted the claim."""
     uuid, attempt = ids.fresh(), ids.fresh()
     claim_id = store.claim(uuid, {host: SMALL}).claim_id
     store.accept(uuid, claim_id, attempt)
@@ -246,7 +246,7 @@ def test_a_claim_accepted_during_its_swap_leaves_a_residue_or_is_not_accepted(st
     assert store.is_sound()
 
 
-# --- Releasing what nobody has accepted -------------------------------------------------------------------------------
+# --- Releases of unaccepted claims ------------------------------------------------------------------------------------
 
 
 def test_a_release_of_an_unaccepted_claim_must_name_it_and_refuses_an_accepted_one(

@@ -1,4 +1,4 @@
-"""Test scripts: statements that are sent together have their own outcomes, and one that fails leaves nothing behind."""
+"""Test scripts: statements that are sent together have separate outcomes, and a failure rolls all of them back."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ ROWS = NewRows(THINGS)
 @pytest.fixture(params=["sqlite", "mariadb"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     url = f"sqlite:///{tmp_path}/things.sqlite" if request.param == "sqlite" else request.getfixturevalue("mariadb_url")
-    # One connection: what a script leaves unread would be the next one's answer.
+    # One connection: a result that a script leaves unread would be returned to the next statement.
     database = Database(url, "test", pool_size=1)
     database.write(THINGS.metadata.create_all)
     yield database

@@ -1,4 +1,4 @@
-"""Properties of server groups, on SQLite: a rule is kept, and refuses nothing but what would break it."""
+"""Test properties of server groups, on SQLite: rules are kept, and refuse only writes that would break them."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,7 +14,7 @@ from moorage.model import GroupPolicy, ServerGroup
 from placement_store.schema import MAIN
 
 HOSTS = range(3)
-#: What is done, to which member, and with which hosts, in places of the lists there are.
+#: The operation, the position of its member, and the positions of its hosts.
 steps = st.lists(
     st.tuples(
         st.sampled_from(
@@ -27,12 +27,12 @@ steps = st.lists(
     max_size=25,
 )
 rules = st.sampled_from([("anti-affinity", 1), ("anti-affinity", 2), ("affinity", 1)])
-#: Hosts that are forced down, or no longer, after a step.
+#: Hosts whose forced-down state changes after a step.
 flips = st.dictionaries(st.integers(0, 24), st.sampled_from(HOSTS), max_size=4)
 
 Rule = tuple[GroupPolicy, int]
 Act = tuple[str, int, list[int]]
-#: Members, and the hosts that they come to.
+#: Members, and the hosts that they get.
 Gains = Sequence[tuple[str, str]]
 
 
@@ -45,7 +45,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 class Story:
-    """A group whose members come, move and go; each step is compared with what the rule says of it."""
+    """Places, moves and deletes members of a group; compares the outcome of each step with the rule."""
 
     def __init__(self, store: Store, group: ServerGroup) -> None:
         store.empty()
@@ -74,7 +74,7 @@ class Story:
         self.groups.claim_all(self.group, hosts)
 
     def change(self, act: str, member: Member, host: str) -> None:
-        """Do something to one member, or something like it that can be done."""
+        """Carry out an operation on one member, or a similar one that is possible in its state."""
         if not self.groups.store.held(member.uuid):
             act = "return" if act != "delete" else act
         elif member.migration is not None:
@@ -90,7 +90,7 @@ class Story:
         elif act == "move":
             self.expect(moved, lambda: self.groups.move(member, host))
         else:
-            # What only takes away is never refused.
+            # An operation that only releases is never refused.
             getattr(self.groups, act)(member)
 
     def expect(self, gains: Gains, act: Callable[[], object]) -> None:
@@ -104,7 +104,7 @@ class Story:
             assert allowed
 
     def allows(self, gains: Gains) -> bool:
-        """Tell if the rule allows members to gain these hosts, including hosts that they have already left."""
+        """Return whether the rule allows members to get these hosts, even for a moment."""
         places = self.groups.places()
         new = [(member, host) for member, host in gains if host not in places.get(member, set())]
         after = {member: set(there) for member, there in places.items()}
@@ -120,7 +120,7 @@ class Story:
         return True
 
     def assert_kept(self) -> None:
-        """The rule is kept; where hosts have been forced down, that of affinity need not be once they are back."""
+        """Assert that the rule is kept; an affinity rule may be broken after a forced-down host has returned."""
         there = self.groups.on_hosts()
         if self.group.policy == "anti-affinity":
             assert all(len(members) <= self.group.max_server_per_host for members in there.values())

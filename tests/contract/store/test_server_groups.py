@@ -1,4 +1,4 @@
-"""Server groups: which member may come to which host, whoever comes, moves and goes."""
+"""Test server groups: the hosts on which members may be placed, moved and deleted."""
 
 import pytest
 from support.placement_store.builders import Store
@@ -28,7 +28,7 @@ def reason(caught: pytest.ExceptionInfo[errors.GroupRuleRefused]) -> str:
     return caught.value.reason
 
 
-# --- Groups themselves ------------------------------------------------------------------------------------------------
+# --- Groups -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_claim_creates_the_group_that_it_names(groups: Groups, hosts: list[str]) -> None:
@@ -88,7 +88,7 @@ def test_a_group_is_created_listed_by_project_and_deleted_without_members(groups
             groups.dispatcher.call(DeleteServerGroup(request_id=ids.fresh(), uuid=uuid))
 
 
-# --- Apart ------------------------------------------------------------------------------------------------------------
+# --- Anti-affinity ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("most", [1, 2])
@@ -205,7 +205,7 @@ def test_members_on_a_forced_down_host_still_count_for_anti_affinity(groups: Gro
         groups.claim(group, hosts[0])
 
 
-# --- Together ---------------------------------------------------------------------------------------------------------
+# --- Affinity ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_new_member_of_an_affinity_group_must_join_its_host(groups: Groups, hosts: list[str]) -> None:
@@ -294,7 +294,7 @@ def test_releases_are_not_refused_if_the_rule_is_already_broken(groups: Groups, 
     assert {uuid: there for uuid, there in groups.places().items() if there} == {members[2].uuid: {hosts[0]}}
 
 
-# --- Who is no member, and who is one nowhere -------------------------------------------------------------------------
+# --- Residues, members without a host, soft rules ---------------------------------------------------------------------
 
 
 def test_a_residue_is_not_a_member(groups: Groups, hosts: list[str]) -> None:

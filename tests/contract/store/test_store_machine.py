@@ -1,4 +1,4 @@
-"""A state machine: whatever is written, by whom and beside whom, the store answers as plain Python dictionaries would.
+"""Test the store against a model by a state machine: two writers, one after the other or concurrently.
 
 `make test` takes twelve hundred steps on each database; with MACHINE=long in the environment it is thirty thousand.
 """
@@ -43,25 +43,25 @@ from placement_store.schema import allocations, changes, inventories, resource_p
 
 LONG = os.environ.get("MACHINE") == "long"
 RUNS, STEPS = (600, 50) if LONG else (30, 40)
-#: To make a failure small takes minutes; it is found again in Hypothesis' own memory when a long run looks for it.
+#: Shrinking a failure takes minutes. A long run finds the failure again in Hypothesis' database, and shrinks it.
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *[Phase.shrink] * LONG]
 
-#: What a message is made from; Hypothesis' own favourites among integers make poor ones.
+#: The seeds of messages; the integers that Hypothesis prefers would give little variety.
 SEEDS = st.randoms(use_true_random=True).map(lambda random: random.getrandbits(32))
 
-#: What came of a write: its answer, or the error.
+#: The outcome of a write: its answer, or the error.
 Outcome = Any
 
 
 class Writer:
-    """Somebody who writes into the store, with connections and a memory of names of its own."""
+    """A process that writes to the store, with its own connections and its own cache of names."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._names = database, ResourceClassNames(database)
         self._dispatcher = Dispatcher(database, self._names)
 
     def call(self, message: Any) -> Any:
-        """Have a message served, as a client would over the bus."""
+        """Let the store serve a message, as if it came over the bus."""
         if isinstance(message, Claim):
             return self._database.write(lambda connection: claims.claim(connection, message.new, self._names))
         if isinstance(message, BeginMove):
@@ -80,7 +80,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class Seen:
-    """The store at one moment, as its readers see it."""
+    """The content of the store after a step."""
 
     providers: dict[str, ResourceProvider]
     consumers: dict[str, Consumer]
@@ -89,14 +89,14 @@ class Seen:
     seqs: dict[str, tuple[int, int]]
     #: The capacity and the use of each inventory, by provider uuid and number of the class.
     amounts: dict[tuple[str, int], tuple[float, int]]
-    #: How many instances are placed on each provider, where there are any.
+    #: The number of instances placed on each provider, if there are any.
     placed: dict[str, int]
 
 
 class TwoWriters(RuleBasedStateMachine):
-    """Random writes by two writers, one after the other or both at once."""
+    """Makes random writes by two writers, one after the other or concurrently."""
 
-    #: The same database, opened by two; set by the test that runs the machine.
+    #: The same database, opened twice; set by the test that runs the machine.
     databases: Sequence[Database]
     together: ThreadPoolExecutor
 
@@ -106,13 +106,13 @@ class TwoWriters(RuleBasedStateMachine):
         self.store.empty()
         self.writers = [Writer(database) for database in self.databases]
         self.model = Model()
-        #: What was seen after the last step, and after this one if it has been looked at.
+        #: The content after the last step, and after this one if it has been read.
         self.seen, self.state = Seen({}, {}, {}, {}, {}, {}), None
         self.told = self.newest_change()
 
     @initialize(totals=st.lists(st.integers(2, 12), min_size=6, max_size=6))
     def begin(self, totals: list[int]) -> None:
-        """Begin with a host of two providers, and another one, so that there is something to write about."""
+        """Begin with a host of two providers and a host of one, so that the first writes concern something."""
         inventories = [
             {name: Inventory(total=total) for name, total in zip(CLASSES, totals[start:], strict=False)}
             for start in (0, 3)
@@ -131,7 +131,7 @@ class TwoWriters(RuleBasedStateMachine):
         message = MovingWrites(self.model, Random(seed)).any()
         outcome = self.do(writer, message)
         if seed % 4 == 0 and isinstance(message, Mutation) and not isinstance(outcome, errors.MoorageError):
-            assert self.writers[1 - writer].outcome(message) == outcome, "the same request has got another answer"
+            assert self.writers[1 - writer].outcome(message) == outcome, "the same request got another answer"
 
     @rule(seeds=st.tuples(SEEDS, SEEDS))
     def two_write_at_the_same_moment(self, seeds: tuple[int, int]) -> None:
@@ -154,7 +154,7 @@ class TwoWriters(RuleBasedStateMachine):
         self.model = fitting[0]
 
     def do(self, writer: int, message: Any) -> Outcome:
-        """Do one thing in both worlds, which must come to the same."""
+        """Send a message to the store and to the model, whose outcomes must agree."""
         outcome = self.writers[writer].outcome(message)
         note(f"{message}\n  -> {outcome}")
         expected = answer(self.model, message, outcome)
@@ -162,7 +162,7 @@ class TwoWriters(RuleBasedStateMachine):
         return outcome
 
     def at_once(self, *messages: Any) -> list[Outcome]:
-        """Have each writer send its message, both at the same moment."""
+        """Let each writer send its message, both at the same time."""
         gate = threading.Barrier(len(messages))
 
         def send(writer: Writer, message: Any) -> Outcome:
@@ -172,15 +172,16 @@ class TwoWriters(RuleBasedStateMachine):
         return list(self.together.map(send, self.writers, messages))
 
     def after(self, order: Sequence[tuple[Any, Outcome]], *, of_two_moments: bool) -> Model | None:
-        """Return the model after these writes in this order, or nothing if it would have answered otherwise.
+        """Return the model after these writes in this order, or None if its answers would differ from the outcomes.
 
-        :param of_two_moments: whether a report that comes second has found some providers as it says before the other
-            write. It compares without a lock, then locks the others alone; the next report finds what has changed.
+        :param of_two_moments: whether a report that comes second found some providers as reported before the other
+            write. A report compares without a lock, then locks only different providers; the next report finds the
+            rest.
         """
         model, mixed = self.model.copy(), None
         for message, outcome in order:
             if isinstance(outcome, errors.ClaimContention) and isinstance(message, Claim | BeginMove):
-                continue  # the other was in the way at this very moment: nothing is said of how, and nothing changes
+                continue  # because of the concurrent write; it changes nothing and names no reason
             left = self.left_alone(message) if of_two_moments and message is order[1][0] else {}
             if left:
                 others = tuple(one for one in message.providers if one.uuid not in left)
@@ -195,7 +196,7 @@ class TwoWriters(RuleBasedStateMachine):
         return model if mixed is None or self.is_of_two_moments(*mixed, model) else None
 
     def left_alone(self, message: Any) -> dict[str, int]:
-        """Return the generations of the providers that are as a report says before both writes, by uuid."""
+        """Return the generations of the providers that are as reported before both writes, by uuid."""
         if not isinstance(message, ReportProviders):
             return {}
         left = {}
@@ -208,10 +209,10 @@ class TwoWriters(RuleBasedStateMachine):
         return left
 
     def is_of_two_moments(self, outcome: ProvidersReported, expected: ProvidersReported, end: Model) -> bool:
-        """Tell whether a report's answer is right for each provider, before the other write or after it.
+        """Return whether a report's answer is right for each provider, before the other write or after it.
 
-        What the report has left alone was looked at before what it has changed was locked, and the other may have
-        written in between: the one is answered with the generation before that, the other with the one after it.
+        The report reads unchanged providers before it locks the ones that it changes, and the other writer may have
+        written in between. So it returns generations from before that write, and generations from after it.
         """
 
         def is_right(uuid: str, found: int) -> bool:
@@ -223,7 +224,7 @@ class TwoWriters(RuleBasedStateMachine):
         same = outcome.generations.keys() == expected.generations.keys()
         return same and all(is_right(uuid, found) for uuid, found in outcome.generations.items())
 
-    # --- What must always hold --------------------------------------------------------------------------------------
+    # --- Invariants ---------------------------------------------------------------------------------------------------
 
     @invariant()
     def everything_is_as_in_the_model(self) -> None:
@@ -235,7 +236,7 @@ class TwoWriters(RuleBasedStateMachine):
         self.seen, self.state = state, None
 
     def compare(self, before: Seen, after: Seen, *, at_once: bool) -> None:
-        """See that generations and ``seq`` have only grown, the feed tells of it, and nothing is over-committed."""
+        """Check that generations and ``seq`` only grow, the feed has each change, and nothing is over-committed."""
         told, self.told = self.told, self.newest_change()
         in_the_feed = self.changed_since(told)
         for uuid in before.providers.keys() | after.providers.keys():
@@ -246,24 +247,22 @@ class TwoWriters(RuleBasedStateMachine):
                 assert now.generation >= then.generation
                 assert then == now or new > old, f"{uuid} has changed, and its seq has not moved"
             if (id_, old) != (new_id, new):
-                assert {id_, new_id} - {None} <= in_the_feed, f"the feed does not tell of {uuid}"
+                assert {id_, new_id} - {None} <= in_the_feed, f"the feed does not contain {uuid}"
         for uuid in before.placed.keys() | after.placed.keys():
             if before.placed.get(uuid) != after.placed.get(uuid) and is_noticeable(before, after, uuid):
-                assert moved_trees(before, after) & {uuid}, (
-                    f"instances have come to {uuid}, or gone, and no seq has moved"
-                )
+                assert moved_trees(before, after) & {uuid}, f"the instances on {uuid} have changed, and no seq has"
         for uuid in before.consumers.keys() & after.consumers.keys():
             assert after.consumers[uuid].generation >= before.consumers[uuid].generation
         for pair, (capacity, used) in after.amounts.items():
             capacity_before, used_before = before.amounts.get(pair, (0.0, 0))
-            # Of two writers, one may have brought this inventory and the other have shrunk it.
+            # One writer may have created this inventory, and the other reduced it.
             shrunk = capacity < capacity_before or (at_once and pair not in before.amounts)
             assert used <= capacity or used <= used_before or shrunk, f"{pair} is over-committed: {used} of {capacity}"
 
-    # --- Looking ----------------------------------------------------------------------------------------------------
+    # --- Reading ------------------------------------------------------------------------------------------------------
 
     def look(self, *models: Model) -> Seen:
-        """Read everything through the messages that are there for it, and what no message tells by SQL."""
+        """Read everything by messages, and the rest by SQL."""
         listed = self.writers[0].call(ListResourceProviders())
         known = {*CONSUMERS, *(uuid for model in models for uuid in model.holders.keys() | model.buried)}
         consumers = {uuid: self.writers[1].outcome(GetAllocations(consumer_uuid=uuid)) for uuid in sorted(known)}
@@ -298,7 +297,7 @@ class TwoWriters(RuleBasedStateMachine):
 
 
 def answer(model: Model, message: Any, outcome: Outcome) -> Any:
-    """Return what the model answers, or how it refuses."""
+    """Return the answer of the model, or its refusal."""
     try:
         return apply(message, model, outcome)
     except Refused as refusal:
@@ -306,19 +305,19 @@ def answer(model: Model, message: Any, outcome: Outcome) -> Any:
 
 
 def agree(outcome: Outcome, expected: Any) -> bool:
-    """Tell whether the store has answered, or refused, as the model does."""
+    """Return whether the store has answered, or refused, like the model."""
     if isinstance(expected, Refused):
         return isinstance(outcome, errors.MoorageError) and expected.covers(outcome)
     return bool(outcome == expected)
 
 
 def shows(model: Model, state: Seen) -> bool:
-    """Tell whether this is what a model says the store is."""
+    """Return whether the content of the store is that of a model."""
     return not differences(model, state)
 
 
 def differences(model: Model, state: Seen) -> list[tuple[str, object, object]]:
-    """Return of what the store is otherwise than a model says: what it is, and what it should be."""
+    """Return the differences between the store and a model: uuid, found, expected."""
     wanted: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (state.providers, {uuid: model.shown(uuid) for uuid in model.providers}),
         (state.consumers, {uuid: model.shown_consumer(uuid) for uuid in model.holders}),
@@ -333,9 +332,9 @@ def differences(model: Model, state: Seen) -> list[tuple[str, object, object]]:
 
 
 def is_noticeable(before: Seen, after: Seen, root: str) -> bool:
-    """Tell whether those who have come to a host, or gone, hold something there, and nobody who is placed elsewhere.
+    """Return whether the placement of instances on a host changed together with allocations there, and only theirs.
 
-    Who uses another host as a pool may be placed there, or no more, without holding anything else of it.
+    An instance that uses another host as a pool may get its placement there, or lose it, with the same allocations.
     """
     placed = [
         {uuid for uuid, one in seen.consumers.items() if one.claim_id and one.root_provider_uuid == root}
@@ -360,7 +359,7 @@ def is_noticeable(before: Seen, after: Seen, root: str) -> bool:
 
 
 def moved_trees(before: Seen, after: Seen) -> set[str]:
-    """Return the roots of the trees in which the ``seq`` of a provider has moved, or a provider has gone."""
+    """Return the roots of the trees in which the ``seq`` of a provider has changed, or a provider was deleted."""
     moved = {uuid for uuid in before.seqs.keys() | after.seqs.keys() if before.seqs.get(uuid) != after.seqs.get(uuid)}
     seen = [*before.providers.values(), *after.providers.values()]
     return {provider.root_provider_uuid for provider in seen if provider.uuid in moved}
@@ -386,7 +385,7 @@ _ALLOCATIONS, _INVENTORIES = select(allocations), select(inventories)
 
 @pytest.fixture
 def second(database: Database) -> Iterator[Database]:
-    """The same database, opened once more."""
+    """The same database, opened again."""
     again = Database(database.url.render_as_string(hide_password=False), "main")
     yield again
     again.close()

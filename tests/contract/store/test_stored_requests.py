@@ -1,4 +1,4 @@
-"""Stored answers and tombstones: kept for as long as they may be needed, and then forgotten."""
+"""Test the retention of stored answers, tombstones and services."""
 
 import pytest
 from sqlalchemy import func, select
@@ -49,7 +49,7 @@ def test_an_acknowledged_answer_is_deleted_earlier_than_others(store: Store, hos
     grow_older(store, 20)
     pruning.round()
     assert stored(store) == {"unacknowledged"}
-    # What the answer guarded is guarded by the consumer's generation from now on.
+    # Without the stored answer, the consumer's generation prevents a second write.
     with pytest.raises(errors.ConsumerGenerationConflict):
         put(store, host, "old", consumer)
     grow_older(store, 1000)

@@ -53,7 +53,7 @@ def test_all_traits_are_read_even_if_the_database_truncates_group_concat(store: 
         connection.exec_driver_sql("SET SESSION group_concat_max_len = DEFAULT")
         return {known[id_]: names for id_, names in found.items()}
 
-    # Within a number, before and after a comma, at the end, and never.
+    # The text is cut within a number, before and after a comma, at the end, and not at all.
     for longest in (*range(4, 16), 1024):
         found = store.database.read(partial(read, longest=longest))
         assert found == {host: {AVX, SSE, SSD}, other: {AVX, SSE, SSD}}

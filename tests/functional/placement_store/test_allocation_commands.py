@@ -47,7 +47,7 @@ def test_allocations_are_set_replaced_unset_in_part_and_deleted(operator: Operat
     generation = operator.types("resource provider show host1")["generation"]
     assert [row["generation"] for row in rows if row["resource_provider"] == hosts["host1"]] == [generation]
 
-    # Of one that is there, what it is and whose need not be said again.
+    # For an existing consumer, type, project and user may be omitted.
     rows = operator.types(f"{command} set {CONSUMER} --allocation rp=host2,VCPU=4,MEMORY_MB=64 --generation 1")
     assert held(rows) == {hosts["host2"]: {"VCPU": 4, "MEMORY_MB": 64}}
     assert {(row["project_id"], row["consumer_type"]) for row in rows} == {("p", "VOLUME")}
@@ -112,25 +112,25 @@ def test_an_invalid_allocation_is_refused_in_one_sentence(operator: Operator, ho
     assert "holds nothing of what is to be taken away" in refused(f"{command} unset {CONSUMER} --provider host2")
 
 
-# --- Others are faster ----------------------------------------------------------------------------------------------
+# --- Concurrent changes -----------------------------------------------------------------------------------------------
 
 
-#: Who is faster is arranged in the process of the command itself.
+#: The concurrent writer runs in the process of the command itself.
 directly = pytest.mark.parametrize("operator", ["directly"], indirect=True)
 
 
 class Racing(InProcessPlacement):
-    """A store in which somebody else is faster: before the first writes, what they rely on is changed."""
+    """A store with a faster writer: just before the first writes, it changes the generations that they rely on."""
 
     races = 0
 
     def call(self, message: Message[R]) -> R:
         if isinstance(message, SetInventories | PutAllocations) and self.races:
             type(self).races -= 1
-            self._be_faster(message)
+            self._write_first(message)
         return super().call(message)
 
-    def _be_faster(self, message: SetInventories | PutAllocations) -> None:
+    def _write_first(self, message: SetInventories | PutAllocations) -> None:
         if isinstance(message, SetInventories):
             provider = super().call(GetResourceProvider(uuid=message.uuid))
             inventories = {**provider.inventories, "DISK_GB": provider.inventories["VCPU"]}

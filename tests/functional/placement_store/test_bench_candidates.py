@@ -1,4 +1,4 @@
-"""`moorage bench candidates`, by its command."""
+"""Test the command `moorage bench candidates`."""
 
 import json
 import subprocess
@@ -18,5 +18,5 @@ def test_the_benchmark_of_candidates_measures_every_shape_and_the_search_beats_t
         assert rows[f"{devices} devices, {groups} groups, one too few"]["candidates"] == 0
     assert sum("3 levels" in shape for shape in rows) == 3
     assert rows["64 sharing pools"]["candidates"] == 10
-    # It is some thirty times; the rest is for machines that are busy.
+    # Usually about thirty times; less on a busy machine.
     assert rows["8 devices, 5 groups"]["product_takes"] > 3

@@ -1,4 +1,4 @@
-"""`moorage bench claims`, by its command, and the stores that benchmarks fill."""
+"""Test the command `moorage bench claims`, and the stores that benchmarks fill."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`moorage bench http`, by its command."""
+"""Test the command `moorage bench http`."""
 
 import json
 import subprocess

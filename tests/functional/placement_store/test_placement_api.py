@@ -1,4 +1,4 @@
-"""The HTTP API as it is set up: policy, Keystone, browsers, front ends, WSGI servers, and the command."""
+"""Test the set-up of the HTTP API: policy, Keystone, CORS, proxies, WSGI servers, and the command."""
 
 import os
 import re
@@ -48,7 +48,7 @@ def client(database: Database, tmp_path: Path, text: str = NOAUTH) -> Any:
     file = tmp_path / "moorage.conf"
     file.write_text(text)
     served = application(options.new(files=[file]), database)
-    # A function: the test client cannot tell what other callables take.
+    # A function, because the test client inspects the signature of its callable.
     return falcon.testing.TestClient(lambda environ, start_response: served(environ, start_response))
 
 
@@ -58,11 +58,11 @@ def test_a_thread_keeps_no_request_context_after_its_answer(database: Database, 
     def answer() -> tuple[int, object]:
         return api.simulate_get("/traits", headers=ADMIN).status_code, get_current()
 
-    # A thread of its own: others may have left something in this one.
+    # A new thread: this one may have a context of other tests.
     with ThreadPoolExecutor(1) as threads:
         status, left = threads.submit(answer).result()
     assert status == 200
-    assert left is None, "every later line of this thread's log would bear the id of that request"
+    assert left is None, "every later log line of this thread would have the id of that request"
 
 
 # --- Policy ---------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_a_changed_policy_file_is_reloaded_while_the_server_runs(database: Datab
 
     assert (status(), status(**{"X-Roles": "looker"})) == (403, 200)
     rules.write_text('"placement:resource_providers:list": "role:admin"\n')
-    # A file is taken for changed when its time has.
+    # A change is noticed by the modification time of the file.
     os.utime(rules, (time.time() + 10, time.time() + 10))
 
     wait_until(lambda: status() == 200, "the new rules")
@@ -153,7 +153,7 @@ def test_with_keystone_identity_headers_are_ignored_and_the_root_is_open(databas
         assert api.simulate_get("/resource_providers", headers=headers).status_code == 401
 
 
-# --- Browsers and front ends ----------------------------------------------------------------------------------------
+# --- Browsers and proxies ---------------------------------------------------------------------------------------------
 
 
 def test_only_pages_of_an_allowed_origin_may_call_the_api(database: Database, tmp_path: Path) -> None:
@@ -247,21 +247,21 @@ def server(tmp_path: Path) -> Iterator[Api]:
 
 @contextmanager
 def half_a_request(server: Api) -> Iterator[tuple[socket.socket, bytes]]:
-    """Send the head and the first bytes of a request; return the connection and the other bytes."""
+    """Send the head and the first bytes of a request; yield the connection and the other bytes."""
     body = f'{{"name": "{ids.fresh()}"}}'.encode()
     head = "POST /resource_providers HTTP/1.1\r\nHost: moorage\r\nX-Auth-Token: admin\r\nConnection: close\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     host, _, port = server.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(head.encode() + body[:4])
-        time.sleep(1.0)  # it has begun to read
+        time.sleep(1.0)  # until the server has begun to read
         yield connection, body[4:]
 
 
 def test_a_stopping_server_answers_the_request_in_progress(server: Api, tmp_path: Path) -> None:
     with half_a_request(server) as (connection, rest):
         _signal(tmp_path / "log", signal.SIGTERM)
-        time.sleep(1.0)  # it has been told to stop
+        time.sleep(1.0)  # until the server stops
         connection.sendall(rest)
         answer = connection.makefile("rb").read()
 
@@ -273,7 +273,7 @@ def test_the_second_signal_ends_a_server_despite_a_request_in_progress(server: A
     with half_a_request(server) as (connection, _):
         _signal(tmp_path / "log", signal.SIGTERM)
         time.sleep(1.0)
-        assert _runs(tmp_path / "log")  # since eight seconds are for the request
+        assert _runs(tmp_path / "log")  # because a request in progress has eight seconds
         _signal(tmp_path / "log", signal.SIGTERM)
         wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended", 5.0)
         assert connection.recv(1) == b""
@@ -305,9 +305,9 @@ def test_a_reload_signal_does_not_stop_a_server(server: Api, tmp_path: Path) -> 
 def test_a_stopping_server_answers_a_request_on_an_accepted_connection(server: Api, tmp_path: Path) -> None:
     host, _, port = server.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
-        time.sleep(0.5)  # it is accepted
+        time.sleep(0.5)  # until the connection is accepted
         _signal(tmp_path / "log", signal.SIGTERM)
-        time.sleep(0.5)  # the workers have been told to stop
+        time.sleep(0.5)  # until the workers stop
         connection.sendall(b"GET / HTTP/1.1\r\nHost: moorage\r\n\r\n")
         answer = connection.makefile("rb").read()
 
@@ -317,13 +317,13 @@ def test_a_stopping_server_answers_a_request_on_an_accepted_connection(server: A
 
 
 def _signal(log: Path, number: signal.Signals) -> None:
-    """Signal the server whose log names its first process."""
+    """Send a signal to the first process of the server with this log."""
     os.kill(_process(log), number)
 
 
 def _runs(log: Path) -> bool:
     status = Path(f"/proc/{_process(log)}/stat")
-    # One that has ended waits for its parent, the test.
+    # An ended process is a zombie, because its parent, the test, has not waited for it.
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 

@@ -1,4 +1,4 @@
-"""Workers of the Placement API whose tables cannot be read: they come up, answer 503, and serve once that is over."""
+"""Test workers of the Placement API without readable tables: they start, answer 503, and serve as soon as they can."""
 
 import os
 import re
@@ -58,7 +58,7 @@ def server(tmp_path: Path) -> Iterator[Api]:
 
 
 def _is_alive(worker: psutil.Process) -> bool:
-    """Tell whether a worker runs: one that was listed may be gone, or wait for its parent, when it is asked."""
+    """Return whether a worker runs: it may have ended since it was listed, or be a zombie."""
     try:
         return bool(worker.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -66,7 +66,7 @@ def _is_alive(worker: psutil.Process) -> bool:
 
 
 def _kill_the_workers(log: Path) -> set[int]:
-    """Kill all workers of the server with this log; return the numbers of those that have taken their place."""
+    """Kill all workers of the server with this log; return the process ids of the workers that replace them."""
     main = psutil.Process(int(re.search(r"Listening at: \S+ \((\d+)\)", log.read_text())[1]))  # type: ignore[index]
     killed = {worker.pid for worker in main.children()}
     for pid in killed:

@@ -1,4 +1,4 @@
-"""`moorage cell set`, `delete` and `list`, and `moorage claim list`, as an operator types them."""
+"""Test the commands `moorage cell set`, `delete` and `list`, and `moorage claim list`."""
 
 import json
 import socket
@@ -23,7 +23,7 @@ from placement_store.service import PlacementService
 
 
 class Operator:
-    """Types commands and reads what they print, on a store with two cells: hosts 1 and 2 are in the first."""
+    """Types commands and reads their output, on a store with two cells: hosts 1 and 2 are in the first."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.rig = Rig(f"sqlite:///{folder}/main.sqlite")
@@ -103,7 +103,7 @@ def test_only_a_cell_without_hosts_is_deleted(operator: Operator) -> None:
 
 
 class FakeCellConductor:
-    """Answers for its cell; asked about no instance it has nothing to say."""
+    """Answers for its cell, with no instances."""
 
     @serves(ShowInCell)
     def list_instances(self, message: ShowInCell) -> list[Instance]:
@@ -112,7 +112,7 @@ class FakeCellConductor:
 
 
 class FailingCellConductor:
-    """Cannot reach its records."""
+    """Cannot reach its database."""
 
     @serves(ShowInCell)
     def list_instances(self, message: ShowInCell) -> list[Instance]:
@@ -143,7 +143,7 @@ def test_the_list_of_cells_shows_reachable_buses_and_answering_conductors(operat
 
 @pytest.fixture
 def role(operator: Operator) -> Iterator[PlacementService]:
-    """A running placement role, which asks after claims at once and often."""
+    """A running placement role, whose reconciler works at once and often."""
     role = PlacementService(
         options.new(
             {
@@ -178,7 +178,7 @@ def test_claims_are_listed_from_a_running_placement_role(operator: Operator, rol
 
 
 class FakeOwner:
-    """Wants no claim at all."""
+    """Wants no claim."""
 
     @serves(OwnsClaim)
     def owns_claim(self, message: OwnsClaim) -> Ownership:

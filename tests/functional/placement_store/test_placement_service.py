@@ -1,4 +1,4 @@
-"""The placement role as a whole service on the in-process bus and SQLite, and its commands."""
+"""Test the placement role as a whole service on the in-process bus and SQLite, and its commands."""
 
 import json
 from collections.abc import Iterator
@@ -70,12 +70,12 @@ def test_a_provider_is_filled_and_emptied_over_the_bus(placement: Client) -> Non
     placement.call(EnsureResourceClass(request_id="r0", name="CUSTOM_GPU"))
     placement.call(SetInventories(request_id="r2", uuid=host, generation=0, inventories=inventories))
 
-    # When somebody takes all of it
+    # When a consumer takes all of it
     everything = {host: {"VCPU": 2, "CUSTOM_GPU": 1}}
     put = PutAllocations(request_id="r3", consumer_uuid=consumer, wanted=Store.wanted(everything))
     assert placement.call(put) == placement.call(put)
 
-    # Then nobody else gets anything, until it is released
+    # Then no other consumer gets anything, until it is released
     other = PutAllocations(request_id="r4", consumer_uuid=ids.fresh(), wanted=Store.wanted({host: {"VCPU": 1}}))
     with pytest.raises(errors.CapacityExceeded) as caught:
         placement.call(other)

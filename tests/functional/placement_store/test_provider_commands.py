@@ -1,4 +1,4 @@
-"""Resource providers and what they have, as an operator types it: over the bus and directly, with the same answers."""
+"""Test the commands for resource providers, over the bus and directly, with the same answers."""
 
 import pytest
 from support.cli.operator import Operator, operator
@@ -237,7 +237,7 @@ def test_resource_classes_are_created_and_deleted(operator: Operator) -> None:
 
 @pytest.fixture
 def gpu_host(operator: Operator) -> str:
-    """A host with two GPU, one unit of the first held; its uuid."""
+    """The uuid of a host with two GPUs."""
     host: str = operator.types("resource provider create host1")["uuid"]
     operator.types(
         "resource provider inventory set host1 --resource VCPU=8 --resource VCPU:allocation_ratio=2 "
@@ -289,7 +289,7 @@ def test_a_provider_is_shown_with_its_allocations_and_usages(operator: Operator,
 
 
 class Forgetful(InProcessPlacement):
-    """Does what it is asked, and loses the first answers to whoever changes something."""
+    """Carries out every request, and loses the first answers to those that change something."""
 
     losses = 0
 

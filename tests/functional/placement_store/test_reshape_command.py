@@ -1,4 +1,4 @@
-"""Hosts are reshaped by a file: looked at first, each done whole or not at all, and gone on with if stopped."""
+"""Test reshapes of hosts by a file: a dry run, each host atomically, and a run that continues an interrupted one."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ RESHAPE = "resource provider reshape"
 
 
 def entry(host: str, **more: Any) -> dict[str, Any]:
-    """8 VGPU of a flat host go to two new children, 4 to each."""
+    """Return an entry that moves the 8 VGPU of a flat host to two new children, 4 to each."""
     children = [f"{host}_gpu{number}" for number in (0, 1)]
     return {
         "instructions": [
@@ -35,7 +35,7 @@ def entry(host: str, **more: Any) -> dict[str, Any]:
 
 
 class Fleet:
-    """Flat hosts with 8 VCPU and 8 VGPU each, and whoever holds some of that."""
+    """Flat hosts with 8 VCPU and 8 VGPU each, and their consumers."""
 
     def __init__(self, operator: Operator, folder: Path) -> None:
         self.operator = operator
@@ -52,7 +52,7 @@ class Fleet:
         return str(path)
 
     def hold(self, host: str, vgpus: int) -> str:
-        """Let a new consumer hold one VCPU and so many VGPU of a flat host; return its uuid."""
+        """Create a consumer of one VCPU and some VGPU of a flat host; return its uuid."""
         consumer = ids.fresh()
         words = f"--allocation rp={host},VCPU=1,VGPU={vgpus} --project-id p --user-id u"
         self.operator.types(f"resource provider allocation set {consumer} {words}")
@@ -65,7 +65,7 @@ class Fleet:
         return {names[row["resource_provider"]]: row["resources"] for row in rows}
 
     def use(self, host: str) -> dict[str, dict[str, tuple[int, int]]]:
-        """Used and capacity of each inventory of a tree, by the name of the provider."""
+        """Return usage and capacity of each inventory of a tree, by the name of the provider."""
         return {
             row["name"]: {name: (part["used"], part["capacity"]) for name, part in row["inventories"].items()}
             for row in self.operator.types("resource provider tree", host)
@@ -163,7 +163,7 @@ def test_one_refused_host_stops_the_run_unless_it_is_to_be_skipped(operator: Ope
     assert fleet.use("host2") == {"host2": {"VCPU": (1, 8), "VGPU": (5, 8)}}
 
     status, rows = operator.runs(RESHAPE, file, "--skip-refused")
-    assert status == 1, "this time nothing was done"
+    assert status == 1, "nothing was done in this run"
     operator.does(f"resource provider allocation delete {too_big}")
     assert states(operator.types(RESHAPE, file)) == {"host1": "moved before", "host2": "done", "host3": "moved before"}
 

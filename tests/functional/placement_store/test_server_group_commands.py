@@ -1,4 +1,4 @@
-"""Server groups as an operator types them: over the bus and directly, with the same answers."""
+"""Test the commands for server groups, over the bus and directly, with the same answers."""
 
 from support.cli.operator import Operator, operator
 

@@ -1,4 +1,4 @@
-"""The HTTP API beside clients that are slow, and requests that are long."""
+"""Test the HTTP API with slow clients and long requests."""
 
 import http.client
 import json
@@ -59,13 +59,13 @@ def test_slow_clients_occupy_no_thread(api: Api) -> None:
         began = time.monotonic()
 
         assert api.ask("GET", "/resource_providers").status_code == 200
-        # Long before the server gives up on any of those.
+        # Less than the timeout of the slow clients.
         assert time.monotonic() - began < 3
 
 
 @pytest.fixture(scope="module")
 def unfinished(api: Api) -> Iterator[dict[str, socket.socket]]:
-    """Clients that have sent a part of a request, all at the same moment, so that they are waited for but once."""
+    """Clients that have each sent a part of a request at the same time, so that one timeout is enough for all."""
     with ExitStack() as clients:
         opened = {}
         for part, sent in (("line", b"GET"), ("headers", BEGINNING), ("body", HEADERS + b'{"name"')):
@@ -147,7 +147,7 @@ def test_a_request_that_has_waited_too_long_for_a_thread_is_refused(tmp_path: Pa
 
 def test_a_write_that_reaches_its_commit_after_the_deadline_is_refused_and_writes_nothing(tmp_path: Path) -> None:
     class Slow(Database):
-        """A database whose writes end just after the time of the request."""
+        """A database whose writes end just after the deadline of the request."""
 
         def write(self, work: Callable[[Connection], T]) -> T:
             def late(connection: Connection) -> T:

@@ -42,7 +42,7 @@ def asked(host: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, dict[str,
     )
 
 
-#: The foreign amounts that are added to the instance or the migration, after a number of destinations.
+#: The foreign amounts that are added to the instance or the migration, each after a number of destinations.
 extras = st.lists(
     st.tuples(
         st.integers(0, 3),
