@@ -1,18 +1,18 @@
 """Test the command `moorage bench candidates`."""
 
 import json
-import subprocess
-import sys
+
+import pytest
+
+from moorage.cli.shell import main
 
 
-def test_the_benchmark_of_candidates_measures_every_shape_and_the_search_beats_the_cross_product() -> None:
-    words = ["bench", "candidates", "--repeat", "3", "--candidates", "10", "-f", "json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "moorage.cli.shell", *words], text=True, capture_output=True, check=False, timeout=180
-    )
+def test_the_benchmark_of_candidates_measures_every_shape_and_the_search_beats_the_cross_product(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bench", "candidates", "--repeat", "3", "--candidates", "10", "-f", "json"]) == 0
 
-    assert done.returncode == 0, done.stderr
-    rows = {row["shape"]: row for row in json.loads(done.stdout)}
+    rows = {row["shape"]: row for row in json.loads(capsys.readouterr().out)}
     for devices, groups in ((8, 8), (16, 8), (64, 4)):
         assert rows[f"{devices} devices, {groups} groups"]["candidates"] == (1 if devices == groups else 10)
         assert rows[f"{devices} devices, {groups} groups, one too few"]["candidates"] == 0

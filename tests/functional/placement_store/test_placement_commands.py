@@ -1,20 +1,18 @@
 """Test the commands `moorage cell set`, `delete` and `list`, and `moorage claim list`."""
 
-import json
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.cli import operator as cli
 from support.placement_store.builders import Store
 from support.scheduler.builders import CELLS
 from support.scheduler.rig import Rig, node_uuid
 
+from harness.cloud import wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Bus, serves
-from moorage.cli.shell import main
 from moorage.config import options
 from moorage.messages import Ownership, OwnsClaim, ShowInCell
 from moorage.model import Instance
@@ -22,33 +20,17 @@ from placement_store import cells
 from placement_store.service import PlacementService
 
 
-class Operator:
-    """Types commands and reads their output, on a store with two cells: hosts 1 and 2 are in the first."""
+class Operator(cli.Operator):
+    """An operator of a store with two cells: hosts 1 and 2 are in the first."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.rig = Rig(f"sqlite:///{folder}/main.sqlite")
         self.rig.add_hosts([1, 2])
         self.store = Store(self.rig.database)
         self.bus_url = f"inproc://{ids.fresh()}/"
-        self._config_file = folder / "moorage.conf"
-        self._config_file.write_text(
-            f"[DEFAULT]\ntransport_url = {self.bus_url}\n[database]\nconnection = {self.rig.url}\n"
-        )
-        self._capsys = capsys
-
-    def types(self, *words: str) -> Any:
-        status = main(["--config-file", str(self._config_file), *words, "-f", "json"])
-        printed = self._capsys.readouterr()
-        assert status == 0, printed.err
-        return json.loads(printed.out)
-
-    def is_refused(self, *words: str) -> str:
-        try:
-            status: object = main(["--config-file", str(self._config_file), *words])
-        except SystemExit as usage:
-            status = usage.code
-        assert status != 0
-        return self._capsys.readouterr().err
+        config_file = folder / "moorage.conf"
+        config_file.write_text(f"[DEFAULT]\ntransport_url = {self.bus_url}\n[database]\nconnection = {self.rig.url}\n")
+        super().__init__(config_file, [], capsys)
 
     def cells(self) -> dict[str, tuple[str | None, str | None]]:
         return {c.name: (c.transport_url, c.database_connection) for c in cells.list_cells(self.rig.database)}
@@ -64,27 +46,27 @@ def operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Ope
 def test_a_cell_is_renamed_and_its_urls_are_changed_one_by_one(operator: Operator, tmp_path: Path) -> None:
     bus, records = "rabbit://u:secret@127.0.0.1/c", f"sqlite:///{tmp_path}/cell.sqlite"
 
-    shown = operator.types("cell", "set", "cell0", "--name", "west", "--transport-url", bus)
+    shown = operator.types("cell set cell0 --name west --transport-url", bus)
     assert (shown["name"], shown["uuid"], shown["transport_url"]) == ("west", CELLS[0], "rabbit://u:***@127.0.0.1/c")
     assert operator.cells() == {"west": (bus, None), "cell1": (None, None)}
 
-    operator.types("cell", "set", "west", "--database-connection", records)
+    operator.types("cell set west --database-connection", records)
     assert operator.cells()["west"] == (bus, records)
     assert (tmp_path / "cell.sqlite").exists()
 
-    operator.types("cell", "set", "west", "--transport-url", "", "--database-connection", "")
+    operator.types("cell set west --transport-url", "", "--database-connection", "")
     assert operator.cells()["west"] == (None, None)
 
 
 def test_an_invalid_change_of_a_cell_is_refused(operator: Operator, tmp_path: Path) -> None:
     before = operator.cells()
-    assert "There is already a cell cell1." in operator.is_refused("cell", "set", "cell0", "--name", "cell1")
-    assert "There is no cell none." in operator.is_refused("cell", "set", "none", "--name", "cell2")
-    assert "give at least one change" in operator.is_refused("cell", "set", "cell0")
+    assert "There is already a cell cell1." in operator.is_refused("cell set cell0 --name cell1")
+    assert "There is no cell none." in operator.is_refused("cell set none --name cell2")
+    assert "give at least one change" in operator.is_refused("cell set cell0")
     unreachable = f"sqlite:///{tmp_path}/no/such/folder.sqlite"
-    refusal = operator.is_refused("cell", "set", "cell0", "--database-connection", unreachable)
+    refusal = operator.is_refused("cell set cell0 --database-connection", unreachable)
     assert "The database of cell cell0 cannot be reached" in refusal
-    assert "not the URL of a database" in operator.is_refused("cell", "set", "cell0", "--database-connection", "secret")
+    assert "not the URL of a database" in operator.is_refused("cell set cell0 --database-connection secret")
     assert operator.cells() == before
 
 
@@ -92,13 +74,13 @@ def test_only_a_cell_without_hosts_is_deleted(operator: Operator) -> None:
     operator.rig.take(1, vcpus=1)
     operator.rig.take(2, vcpus=1)
     for dry_run in ((), ("--dry-run",)):
-        refusal = operator.is_refused("cell", "delete", "cell0", *dry_run)
+        refusal = operator.is_refused("cell delete cell0", *dry_run)
         assert "cell cell0 has 2 hosts, and 2 consumers are on them" in refusal
-    assert "There is no cell none." in operator.is_refused("cell", "delete", "none")
+    assert "There is no cell none." in operator.is_refused("cell delete none")
 
-    assert operator.types("cell", "delete", "cell1", "--dry-run")["deleted"] is False
+    assert operator.types("cell delete cell1 --dry-run")["deleted"] is False
     assert operator.cells().keys() == {"cell0", "cell1"}
-    assert operator.types("cell", "delete", "cell1")["deleted"] is True
+    assert operator.types("cell delete cell1")["deleted"] is True
     assert operator.cells().keys() == {"cell0"}
 
 
@@ -130,7 +112,7 @@ def test_the_list_of_cells_shows_reachable_buses_and_answering_conductors(operat
     bus.server(f"conductor.{CELLS[0]}", "c1", [FakeCellConductor()]).start()
     bus.server(f"conductor.{broken}", "c1", [FailingCellConductor()]).start()
 
-    listed = operator.types("cell", "list")
+    listed = operator.types("cell list")
 
     bus.close()
     assert {row["name"]: (row["bus_reachable"], row["conductor_answers"]) for row in listed} == {
@@ -166,15 +148,15 @@ def test_claims_are_listed_from_a_running_placement_role(operator: Operator, rol
     accepted = operator.store.claim(new, {node_uuid(2): {"VCPU": 1}}).claim_id
     operator.store.accept(new, accepted, attempt, host="host2")
 
-    [first, second] = operator.types("claim", "list")
+    [first, second] = operator.types("claim list")
     assert (first["consumer"], first["claim"], first["node"], first["attempt"]) == (old, claim_id, "host1", None)
     assert (second["attempt"], second["host"], second["type"]) == (attempt, "host2", "INSTANCE")
-    unaccepted = operator.types("claim", "list", "--unaccepted", "--older-than", "60")
+    unaccepted = operator.types("claim list --unaccepted --older-than 60")
     assert [row["consumer"] for row in unaccepted] == [old]
     operator.store.delete(new, for_good=True, leave_residue=True)
-    listed = operator.types("claim", "list", "--residues")
+    listed = operator.types("claim list --residues")
     assert [(row["consumer"], row["type"]) for row in listed] == [(old, "INSTANCE"), (attempt, "RESIDUE")]
-    assert "must not be negative" in operator.is_refused("claim", "list", "--older-than", "-1")
+    assert "must not be negative" in operator.is_refused("claim list --older-than -1")
 
 
 class FakeOwner:
@@ -193,13 +175,10 @@ def test_reconciled_claims_are_listed_from_a_running_placement_role(operator: Op
     operator.store.age("consumers", "claimed_at", 2000.0)
     operator.store.claim(young, {node_uuid(1): {"VCPU": 1}})
 
-    deadline = time.monotonic() + 20
-    while not (rows := operator.types("claim", "reconciled")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: operator.types("claim reconciled") != [], "the claim is released", 20.0)
 
     bus.close()
-    [row] = rows
+    [row] = operator.types("claim reconciled")
     assert (row["consumer"], row["claim"], row["owner"], row["outcome"]) == (old, claim_id, "conductor", "released")
     assert operator.store.held(old) == {}
     assert operator.store.held(young) == {node_uuid(1): {"VCPU": 1}}
