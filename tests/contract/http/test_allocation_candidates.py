@@ -279,8 +279,7 @@ def test_the_first_limit_and_the_last_amount_are_used(api: Api, host: str, cards
     refused(api, "resources=VGPU:1&limit=x&limit=2")
 
 
-def test_candidates_exist_from_1_10_and_accept_no_unknown_parameter(api: Api, host: str) -> None:
-    api.refused(404, "GET", "/allocation_candidates?resources=VCPU:1", version="1.9")
+def test_an_unknown_parameter_is_refused(api: Api, host: str) -> None:
     refused(api, "resources=VCPU:1&more=1")
     refused(api, "resources=VCPU:1&resources_$=VCPU:1")
 

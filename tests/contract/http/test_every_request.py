@@ -126,7 +126,7 @@ def test_an_unsupported_method_is_405_with_the_allowed_ones(http: Http, method: 
     assert reply.headers["Allow"] == allowed
 
 
-@pytest.mark.parametrize("path", ["/nowhere", "/resource_providers/", f"{NOTHING}/nowhere", f"{NOTHING}/usages/VCPU"])
+@pytest.mark.parametrize("path", ["/nowhere", f"{NOTHING}/nowhere", f"{NOTHING}/usages/VCPU"])
 def test_an_unknown_path_is_404(http: Http, path: str) -> None:
     assert http.get(path).error["title"] == "Not Found"
 
@@ -267,6 +267,10 @@ def test_an_operation_that_takes_no_parameters_ignores_them(http: Http) -> None:
         ("GET", f"{NOTHING}/traits", "1.6", 404),
         ("PUT", f"{NOTHING}/traits", "1.6", 404),
         ("DELETE", f"{NOTHING}/traits", "1.6", 404),
+        ("GET", "/usages?project_id=project", "1.9", 404),
+        ("GET", "/allocation_candidates?resources=VCPU:1", "1.10", 404),
+        ("POST", "/allocations", "1.13", 404),
+        ("POST", "/reshaper", "1.30", 404),
     ],
 )
 def test_an_operation_does_not_exist_before_its_version(

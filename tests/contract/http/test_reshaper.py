@@ -49,9 +49,8 @@ def test_a_reshape_moves_inventories_with_their_allocations(api: Api, host: str,
     assert api.store.is_sound()
 
 
-def test_only_a_service_may_reshape_and_only_from_1_30(api: Api, host: str, card: str, consumer: str) -> None:
+def test_only_a_service_may_reshape(api: Api, host: str, card: str, consumer: str) -> None:
     api.refused(403, "POST", "/reshaper", moved(api, host, card, consumer))
-    api.refused(404, "POST", "/reshaper", moved(api, host, card, consumer), "1.29", **SERVICE)
 
 
 def test_consumers_have_the_format_of_the_version(api: Api, host: str, card: str, consumer: str) -> None:
