@@ -63,7 +63,7 @@ class Target:
         return Server(application(conf, self.database), self.database.engine, METADATA)
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
     url = f"sqlite:///{tmp_path}/main.sqlite" if request.param == "sqlite" else request.getfixturevalue("mariadb_url")
     made = Target(tmp_path, url)
@@ -241,16 +241,16 @@ def sqlite_target(tmp_path: Path) -> Iterator[Target]:
     made.database.close()
 
 
-@pytest.mark.parametrize(("statement", "said"), FAULTS.items(), ids=FAULTS.values())
+@pytest.mark.parametrize(("statement", "reason"), FAULTS.items(), ids=FAULTS.values())
 def test_a_broken_source_is_refused_with_the_reason_and_changes_nothing(
-    copied: Path, sqlite_target: Target, capfd: pytest.CaptureFixture[str], statement: str, said: str
+    copied: Path, sqlite_target: Target, capfd: pytest.CaptureFixture[str], statement: str, reason: str
 ) -> None:
     with closing(sqlite3.connect(copied)) as broken:
         broken.execute(statement)
         broken.commit()
     before = sqlite_target.rows()
     assert imported(sqlite_target, f"sqlite:///{copied}") == 1
-    assert said in " ".join(capfd.readouterr().err.split())
+    assert reason in " ".join(capfd.readouterr().err.split())
     assert sqlite_target.rows() == before
 
 
@@ -290,7 +290,7 @@ def test_the_source_may_be_a_configuration_file_of_placement(
 
 
 @pytest.mark.parametrize(
-    ("named", "said"),
+    ("named", "reason"),
     [
         ("sqlite:///nowhere.sqlite", "there is no file nowhere.sqlite"),
         ("mysql+pymysql://placement:s3cret@127.0.0.1:1/placement", "cannot be read"),
@@ -307,12 +307,12 @@ def test_an_unusable_source_is_reported_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     named: str,
-    said: str,
+    reason: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert imported(sqlite_target, named) == 1
     error = " ".join(capfd.readouterr().err.split())
-    assert said in error
+    assert reason in error
     assert "s3cret" not in error
     assert "Traceback" not in error
     assert not (tmp_path / "nowhere.sqlite").exists()

@@ -93,11 +93,11 @@ def test_a_request_without_a_valid_token_is_401_with_the_url_of_keystone(site: S
 
 
 def test_identity_headers_sent_by_a_client_are_ignored(site: Site) -> None:
-    said = {"X_Roles": "admin", "X_User_Id": "admin", "X_Project_Id": "admins", "X_Identity_Status": "Confirmed"}
+    headers = {"X_Roles": "admin", "X_User_Id": "admin", "X_Project_Id": "admins", "X_Identity_Status": "Confirmed"}
 
-    assert site.status(PROVIDERS, "nobody", **said) == 403
+    assert site.status(PROVIDERS, "nobody", **headers) == 403
     assert site.status("/usages?project_id=other", "reader", X_Project_Id="other") == 403
-    assert site.status(PROVIDERS, None, **said) == 401
+    assert site.status(PROVIDERS, None, **headers) == 401
 
 
 def test_the_root_is_served_without_asking_keystone(site: Site) -> None:

@@ -271,7 +271,7 @@ def commands() -> Iterator[tuple[str, str]]:
             yield version, re.sub("<[a-z0-9]+>", lambda found: UUIDS[found[0]], line)
 
 
-def said(status: int, out: str, err: str) -> object:
+def comparable(status: int, out: str, err: str) -> object:
     """Return the output of a command to compare; of an error only the status and known phrases, as sentences differ."""
     refused = re.search(r"\(HTTP (\d+)\)", err)
     if refused:
@@ -291,7 +291,7 @@ def test_each_command_prints_the_same_for_both_servers(clients: tuple[Client, Cl
             client.send(version, words)
         ours, theirs = (client.receive() for client in clients)
         succeeded += theirs[0] == 0
-        if said(*ours) != said(*theirs):
+        if comparable(*ours) != comparable(*theirs):
             different.append(f"{version} {words}\n  ours: {ours}\n  Placement's: {theirs}")
     assert not different, "\n".join(different)
     assert succeeded > 60

@@ -1,6 +1,7 @@
 """Run each test of this folder on SQLite and on MariaDB, and the tests marked so on the in-memory store as well."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import os_resource_classes
 import os_traits
@@ -71,6 +72,23 @@ def _empty(store: Store) -> None:
     if not are_whole:
         store.empty()
         names.sync(store.database)
+
+
+@pytest.fixture
+def other_process(database: Database) -> Iterator[Store]:
+    """The store of another process on the same database."""
+    again = Database(database.url.render_as_string(hide_password=False), "main")
+    yield Store(again)
+    again.close()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database without tables."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/empty.sqlite"
+    url: str = request.getfixturevalue("mariadb_url")
+    return url
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from support.placement_store.builders import Store, node_report
+from support.placement_store.builders import Store, node_report, refusals
+from support.placement_store.move_builders import FREE, SMALL
 
 from moorage import errors, ids
 from moorage.model import Inventory
@@ -12,8 +13,6 @@ from placement_store.providers import rows as providers
 from placement_store.schema import resource_providers
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
-
-SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
 
 # --- Consumers and their generations ----------------------------------------------------------------------------------
@@ -66,7 +65,7 @@ def test_a_put_of_no_allocations_releases_everything_and_keeps_the_consumer(stor
     assert store.put(uuid, {}, 1) == 2
 
     assert store.consumer(uuid).allocations == {}
-    assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
+    assert store.used(host) == FREE
     assert store.put(uuid, {host: SMALL}, 2) == 3
 
 
@@ -86,7 +85,7 @@ def test_a_write_of_several_consumers_is_atomic(store: Store, host: str) -> None
     small, large = ids.fresh(), ids.fresh()
     with pytest.raises(errors.CapacityExceeded):
         store.post({small: store.wanted({host: SMALL}), large: store.wanted({host: {"VCPU": 7}})})
-    assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
+    assert store.used(host) == FREE
 
     assert store.post({small: store.wanted({host: SMALL}), large: store.wanted({host: {"VCPU": 6}})}) == {
         small: 1,
@@ -107,10 +106,6 @@ def test_consumers_exchange_amounts_on_a_full_provider(store: Store) -> None:
 
 
 # --- Capacity and unit rules ------------------------------------------------------------------------------------------
-
-
-def refusals(caught: pytest.ExceptionInfo[errors.CapacityExceeded]) -> list[tuple[str, str, int, float]]:
-    return [(r["provider_uuid"], r["resource_class"], r["asked"], r["free"]) for r in caught.value.refusals]
 
 
 def test_a_put_that_does_not_fit_is_refused_with_each_full_inventory_and_its_free_amount(
@@ -300,18 +295,18 @@ def test_a_write_bumps_generations_and_seq_of_its_providers_and_a_delete_only_se
     first, second, other = (store.provider(VCPU=8) for _ in range(3))
     uuid = ids.fresh()
 
-    def moved(write: Any) -> list[tuple[int, int]]:
+    def bumps(write: Any) -> list[tuple[int, int]]:
         before = [(store.generation(p), store.seq(p)) for p in (first, second, other)]
         write()
         after = [(store.generation(p), store.seq(p)) for p in (first, second, other)]
         return [(a[0] - b[0], a[1] - b[1]) for a, b in zip(after, before, strict=True)]
 
-    assert moved(lambda: store.put(uuid, {first: {"VCPU": 1}})) == [(1, 1), (0, 0), (0, 0)]
-    assert moved(lambda: store.put(uuid, {first: {"VCPU": 1}, second: {"VCPU": 1}}, 1)) == [(1, 1), (1, 1), (0, 0)]
-    assert moved(lambda: store.put(uuid, {second: {"VCPU": 1}}, 2)) == [(1, 1), (1, 1), (0, 0)]
-    assert moved(lambda: store.put(uuid, {}, 3)) == [(0, 0), (1, 1), (0, 0)]
+    assert bumps(lambda: store.put(uuid, {first: {"VCPU": 1}})) == [(1, 1), (0, 0), (0, 0)]
+    assert bumps(lambda: store.put(uuid, {first: {"VCPU": 1}, second: {"VCPU": 1}}, 1)) == [(1, 1), (1, 1), (0, 0)]
+    assert bumps(lambda: store.put(uuid, {second: {"VCPU": 1}}, 2)) == [(1, 1), (1, 1), (0, 0)]
+    assert bumps(lambda: store.put(uuid, {}, 3)) == [(0, 0), (1, 1), (0, 0)]
     store.put(uuid, {first: {"VCPU": 1}}, 4)
-    assert moved(lambda: store.delete(uuid)) == [(0, 1), (0, 0), (0, 0)]
+    assert bumps(lambda: store.delete(uuid)) == [(0, 1), (0, 0), (0, 0)]
 
 
 @pytest.mark.backends("sqlite", "mariadb")
@@ -320,7 +315,7 @@ def test_every_write_records_the_changed_providers_in_the_change_feed(store: Sto
     uuid = ids.fresh()
     start = store.database.read(change_feed.newest)
 
-    def told(write: Any) -> set[str]:
+    def changed_by(write: Any) -> set[str]:
         since = store.database.read(change_feed.newest)
         write()
         _, found, hosts, _ = store.database.read(lambda connection: change_feed.changes_since(connection, since))
@@ -328,10 +323,10 @@ def test_every_write_records_the_changed_providers_in_the_change_feed(store: Sto
         uuids = store.database.read(lambda connection: providers.uuids_of(connection, found))
         return set(uuids.values())
 
-    assert told(lambda: store.put(uuid, {first: {"VCPU": 1}})) == {first}
-    assert told(lambda: store.put(uuid, {second: {"VCPU": 1}}, 1)) == {first, second}
-    assert told(lambda: store.delete(uuid)) == {second}
-    assert told(lambda: store.set_inventories(first, 3, VCPU=9)) == {first}
+    assert changed_by(lambda: store.put(uuid, {first: {"VCPU": 1}})) == {first}
+    assert changed_by(lambda: store.put(uuid, {second: {"VCPU": 1}}, 1)) == {first, second}
+    assert changed_by(lambda: store.delete(uuid)) == {second}
+    assert changed_by(lambda: store.set_inventories(first, 3, VCPU=9)) == {first}
     assert store.database.write(lambda connection: change_feed.prune(connection, 3600)) == 0
     assert store.database.write(lambda connection: change_feed.prune(connection, -1)) >= 5
     assert store.database.read(lambda connection: change_feed.changes_since(connection, start)) == (

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from msgspec import structs
-from sqlalchemy import event, select
+from sqlalchemy import select
 from support.placement_store import hard_searches
-from support.placement_store.builders import Store
+from support.placement_store.builders import Store, executed
 from support.placement_store.candidate_enumeration import every_candidate
 from support.placement_store.candidate_strategies import host_trees, is_valid, requests
 
@@ -173,29 +173,29 @@ def test_a_request_that_no_host_can_serve_has_no_candidates_and_no_summaries(sto
     assert ask(store, resources={"VCPU": 9}) == ask(store, resources={"DISK_GB": 1}) == AllocationCandidates()
 
 
-NOBODYS = ("CUSTOM_NOBODYS",)
+UNKNOWN = ("CUSTOM_UNKNOWN",)
 
 
 @pytest.mark.parametrize(
     "asked",
     [
-        {"groups": {"": ResourceGroup(resources=SMALL, required=NOBODYS)}},
-        {"groups": {"": ResourceGroup(resources=SMALL, forbidden=NOBODYS)}},
-        {"groups": {"_1": ResourceGroup(resources=SMALL, any_of=(("HW_CPU_X86_AVX2", *NOBODYS),))}},
-        {"root_required": NOBODYS},
-        {"root_forbidden": NOBODYS},
+        {"groups": {"": ResourceGroup(resources=SMALL, required=UNKNOWN)}},
+        {"groups": {"": ResourceGroup(resources=SMALL, forbidden=UNKNOWN)}},
+        {"groups": {"_1": ResourceGroup(resources=SMALL, any_of=(("HW_CPU_X86_AVX2", *UNKNOWN),))}},
+        {"root_required": UNKNOWN},
+        {"root_forbidden": UNKNOWN},
     ],
 )
 def test_an_unknown_trait_is_refused_in_every_field(store: Store, asked: dict[str, Any]) -> None:
     with pytest.raises(errors.TraitNotFound) as caught:
         ask(store, **asked)
-    assert caught.value.name == "CUSTOM_NOBODYS"
+    assert caught.value.name == "CUSTOM_UNKNOWN"
 
 
 def test_an_unknown_resource_class_is_refused(store: Store) -> None:
     with pytest.raises(errors.ResourceClassNotFound) as caught:
-        ask(store, resources={"CUSTOM_NOBODYS": 1})
-    assert caught.value.name == "CUSTOM_NOBODYS"
+        ask(store, resources={"CUSTOM_UNKNOWN": 1})
+    assert caught.value.name == "CUSTOM_UNKNOWN"
 
 
 def test_an_inconsistent_request_is_refused_with_the_path_of_the_field(store: Store) -> None:
@@ -205,24 +205,6 @@ def test_an_inconsistent_request_is_refused_with_the_path_of_the_field(store: St
 
 
 # --- Cost -------------------------------------------------------------------------------------------------------------
-
-
-class Statements:
-    """The statements that a store sends while it is watched, with how many rows they were asked to look for."""
-
-    def __init__(self, store: Store) -> None:
-        self._engine = store.database.engine
-        self.sent: list[str] = []
-
-    def __enter__(self) -> "Statements":
-        event.listen(self._engine, "before_cursor_execute", self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        event.remove(self._engine, "before_cursor_execute", self._note)
-
-    def _note(self, _connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        self.sent.append(statement)
 
 
 def fleet(store: Store, hosts: int) -> None:
@@ -236,48 +218,48 @@ def test_many_trees_are_loaded_in_as_many_statements_as_two(store: Store) -> Non
     roots = [root for (root,) in store.database.read(lambda connection: connection.exec_driver_sql(ROOTS).all())]
 
     def statements(number: int) -> int:
-        with Statements(store) as watched:
+        with executed(store.database) as sent:
             found = store.database.read(lambda connection: load.trees(connection, store.names, roots[:number]))
         assert len(found) == number
-        return len(watched.sent)
+        return len(sent)
 
     assert statements(13) == statements(2)
 
 
 def test_one_candidate_costs_the_same_in_a_larger_cloud(store: Store) -> None:
     fleet(store, 20)
-    with Statements(store) as small:
+    with executed(store.database) as small:
         ask(store, limit=1)
     for number in range(40):
         store.provider(f"another {number}", VCPU=8, MEMORY_MB=4096)
-    with Statements(store) as large:
+    with executed(store.database) as large:
         found = ask(store, limit=1)
 
     assert len(found.allocation_requests) == 1
-    assert small.sent == large.sent
+    assert small == large
 
 
 def test_trees_without_the_requested_classes_are_not_loaded_except_for_the_first_few(store: Store) -> None:
     fleet(store, 40)
-    with Statements(store) as asked_in_vain:
+    with executed(store.database) as without_candidates:
         ask(store, resources={"VCPU": 1, "VGPU": 1})
-    with Statements(store) as asked:
+    with executed(store.database) as with_candidates:
         ask(store)
 
-    def loads(watched: Statements) -> int:
-        return sum("parent_provider_id, " in s or ".total" in s.split("FROM")[0] for s in watched.sent)
+    def loads(statements: list[str]) -> int:
+        return sum("parent_provider_id, " in s or ".total" in s.split("FROM")[0] for s in statements)
 
     # The first sixteen trees are loaded without a statement that filters them.
-    assert (loads(asked), loads(asked_in_vain)) == (2, 1)
+    assert (loads(with_candidates), loads(without_candidates)) == (2, 1)
 
 
 def test_candidates_of_the_first_trees_cost_seven_statements(store: Store) -> None:
     fleet(store, 20)
-    with Statements(store) as asked:
+    with executed(store.database) as statements:
         assert len(ask(store, limit=10).allocation_requests) == 10
 
     # The pools; the first roots; their providers, aggregates, inventories and traits; the names of these traits.
-    assert len(asked.sent) == 7
+    assert len(statements) == 7
 
 
 # --- Properties -------------------------------------------------------------------------------------------------------

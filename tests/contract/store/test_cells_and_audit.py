@@ -2,17 +2,13 @@
 
 import pytest
 from support.placement_store.builders import Store
+from support.placement_store.move_builders import SMALL
 
 from harness.audit import judge
 from moorage import errors, ids
 from moorage.messages import ListCells, LocateCell
 from moorage.model import Cell
 from placement_store import cells
-
-SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
-
-
-# --- Cells and audit --------------------------------------------------------------------------------------------------
 
 
 def test_cells_are_created_once_and_listed_by_name(store: Store) -> None:

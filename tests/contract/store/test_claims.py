@@ -2,20 +2,14 @@
 
 import pytest
 from sqlalchemy import event
-from support.placement_store.builders import Store
+from support.placement_store.builders import Store, refusals
+from support.placement_store.move_builders import FREE, SMALL
 
 from moorage import errors, ids
-from moorage.db.database import Database
 from moorage.messages import PutAllocations
 from placement_store.claims.claim import current_claims
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
-
-SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
-
-
-def refusals(caught: pytest.ExceptionInfo[errors.CapacityExceeded]) -> list[tuple[str, str, int, float]]:
-    return [(r["provider_uuid"], r["resource_class"], r["asked"], r["free"]) for r in caught.value.refusals]
 
 
 # --- Claims -----------------------------------------------------------------------------------------------------------
@@ -78,15 +72,13 @@ def test_a_claim_with_a_stale_consumer_generation_is_a_conflict(store: Store, ho
 # On SQLite there is no other writer during a claim.
 @pytest.mark.backends("mariadb")
 def test_the_conflict_names_the_consumer_that_has_changed_since_it_was_read(
-    store: Store, host: str, request: pytest.FixtureRequest
+    store: Store, host: str, other_process: Store, request: pytest.FixtureRequest
 ) -> None:
-    other = Store(Database(store.database.url.render_as_string(hide_password=False), "main"))
-    request.addfinalizer(other.database.close)
     elsewhere = store.provider(VCPU=8)
     first, second = ids.fresh(), ids.fresh()
     for uuid in (first, second):
         store.put(uuid, {host: {"VCPU": 1}})
-    writes = iter([lambda: other.put(second, {elsewhere: {"VCPU": 1}}, 1)])
+    writes = iter([lambda: other_process.put(second, {elsewhere: {"VCPU": 1}}, 1)])
 
     def after(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         if statement.startswith("SELECT consumers.id") and (write := next(writes, None)) is not None:
@@ -172,7 +164,7 @@ def test_a_swap_releases_one_host_and_claims_the_next(store: Store, host: str) -
     assert (found.claim_id, found.root_provider_uuid, found.accepted_by) == (swapped.claim_id, after, None)
     assert (found.generation, swapped.consumer_generation, found.owner) == (2, 2, "conductor")
     assert store.held(uuid) == {after: SMALL}
-    assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
+    assert store.used(host) == FREE
     with pytest.raises(errors.ClaimReleased):
         store.swap(uuid, claim_id, {host: SMALL}, {after: SMALL})
 
@@ -247,7 +239,7 @@ def test_a_release_of_one_claim_does_not_release_another(store: Store, host: str
 
     found = store.consumer(uuid)
     assert (found.allocations, found.claim_id, found.root_provider_uuid, found.generation) == ({}, None, None, 2)
-    assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
+    assert store.used(host) == FREE
     store.delete(uuid)
     assert store.consumer(uuid).generation == 2
 
@@ -260,7 +252,7 @@ def test_a_consumer_deleted_for_good_is_gone_and_cannot_be_claimed_for_again(sto
 
     with pytest.raises(errors.ConsumerNotFound):
         store.consumer(uuid)
-    assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
+    assert store.used(host) == FREE
     for generation in (None, 1):
         with pytest.raises(errors.ConsumerDeleted):
             store.claim(uuid, {host: SMALL}, consumer_generation=generation)

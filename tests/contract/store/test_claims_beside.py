@@ -3,6 +3,7 @@
 import pytest
 from sqlalchemy import select
 from support.placement_store.builders import Amounts, Store
+from support.placement_store.move_builders import SMALL
 
 from moorage import errors, ids
 from moorage.messages import Claimed
@@ -10,8 +11,6 @@ from moorage.model import ServerGroup
 from placement_store.schema import consumer_groups, consumers
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
-
-SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
 
 def add_one(store: Store, uuid: str, amounts: Amounts, generation: int | None) -> Claimed:

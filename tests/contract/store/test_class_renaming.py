@@ -22,7 +22,7 @@ def test_inventories_and_allocations_have_the_new_name(store: Store) -> None:
     holder, other = store.provider(VCPU=1, **{OLD: 8}), store.provider(VCPU=1)
     consumer = ids.fresh()
     store.put(consumer, {holder: {OLD: 3}})
-    generation, seq, elsewhere, told = store.generation(holder), store.seq(holder), store.seq(other), store.changes()
+    generation, seq, elsewhere, changes = store.generation(holder), store.seq(holder), store.seq(other), store.changes()
 
     rename(store)
 
@@ -30,7 +30,7 @@ def test_inventories_and_allocations_have_the_new_name(store: Store) -> None:
     assert store.held(consumer) == {holder: {NEW: 3}}
     assert (store.generation(holder), store.seq(holder)) == (generation, seq + 1)
     assert store.seq(other) == elsewhere
-    assert store.changes() == told + 1
+    assert store.changes() == changes + 1
     assert store.is_sound()
     store.put(consumer, {holder: {NEW: 8}}, store.consumer(consumer).generation)
 

@@ -1,7 +1,6 @@
 """Test the transactions of a database: the snapshot of a read-only one, and lookups that lock few rows."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
@@ -11,26 +10,18 @@ from moorage.db.database import Database
 COUNT = text("SELECT COUNT(*) FROM seen")
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/seen.sqlite"
-    url: str = request.getfixturevalue("mariadb_url")
-    return url
-
-
 @pytest.fixture
-def writer(url: str) -> Iterator[Database]:
-    database = Database(url, "test")
+def writer(empty_url: str) -> Iterator[Database]:
+    database = Database(empty_url, "test")
     database.write(lambda connection: connection.execute(text("CREATE TABLE seen (n INT)")) and None)
     yield database
     database.close()
 
 
 @pytest.fixture
-def reader(url: str, writer: Database) -> Iterator[Database]:
+def reader(empty_url: str, writer: Database) -> Iterator[Database]:
     """A database with one connection, so that settings left by one transaction would affect the next."""
-    database = Database(url, "test", pool_size=1)
+    database = Database(empty_url, "test", pool_size=1)
     yield database
     database.close()
 

@@ -10,7 +10,6 @@ from support.placement_store.builders import Amounts, CallBetween, Store
 from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk, row
 
 from moorage import errors, ids
-from moorage.db.database import Database
 from moorage.messages import AcceptClaim, AuditStore, HealConsumers, Healed, Recounted, RecountInventories
 from moorage.model import Inventory, ProviderAmounts, RecordedHold, SeenConsumer, ServerGroup
 from placement_store.claims import claim as claims
@@ -253,12 +252,8 @@ def test_a_residue_is_rebuilt_without_a_claim_until_its_attempt_is_gone(store: S
 @pytest.mark.backends("mariadb")
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_a_heal_beside_a_report_that_the_attempt_is_gone_leaves_no_residue(
-    store: Store, request: pytest.FixtureRequest, is_lost: bool
+    store: Store, other_process: Store, is_lost: bool
 ) -> None:
-    database = Database(store.database.url.render_as_string(hide_password=False), "main")
-    request.addfinalizer(database.close)
-    other = Store(database)
-
     def interrupted(after: int) -> list[str]:
         source = store.provider(**SMALL)
         moving = Moving(store, {source: SMALL}).build()
@@ -267,7 +262,7 @@ def test_a_heal_beside_a_report_that_the_attempt_is_gone_leaves_no_residue(
             lose(store, moving.migration)
         residue = hold(moving.migration, None, {source: SMALL}, moving.attempt, consumer_type="RESIDUE", owner=None)
         message = heal_message(residue, seen=seen(store, moving.migration))
-        with CallBetween(store.database, after, lambda: other.delete(moving.attempt, for_good=True)) as between:
+        with CallBetween(store.database, after, lambda: other_process.delete(moving.attempt, for_good=True)) as between:
             if not after:
                 store.dispatcher.call(message)
                 return between.statements

@@ -3,12 +3,11 @@
 import time
 
 from support.placement_store.builders import Store
+from support.placement_store.move_builders import SMALL
 
 from moorage import ids
 from moorage.messages import AuditStore, ListServices, ReportService
 from moorage.model.inspection import ServiceReport
-
-SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
 
 def test_claims_are_listed_the_oldest_first_with_the_accepting_attempt_and_host(store: Store, host: str) -> None:

@@ -91,9 +91,9 @@ def test_a_distribution_given_by_the_caller_must_keep_groups_isolated(
 ) -> None:
     uuid = ids.fresh()
     store.claim(uuid, host.amounts, isolated=host.groups)
-    word = dealt(uuid, host.gpus[0], host.gpus[1], VGPU=1)
+    merging = dealt(uuid, host.gpus[0], host.gpus[1], VGPU=1)
     with pytest.raises(errors.ImpossibleDeal, match="isolated"):
-        reshaping.plan((host.gpus[0], {"VGPU": 2}, host.gpus[1]), dealt=(word,))
+        reshaping.plan((host.gpus[0], {"VGPU": 2}, host.gpus[1]), dealt=(merging,))
     # Without a given distribution, the consumer stays where it is.
     reshaping.move((host.gpus[0], {"VGPU": 2}, host.gpus[1]))
     assert store.held(uuid) == host.amounts

@@ -1,7 +1,6 @@
 """Test that the migrated main schema equals the one in the code, and that compatible newer schemas are used."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -17,11 +16,10 @@ from placement_store.schema import MAIN, METADATA
 EACH_SCHEMA = pytest.mark.parametrize("schema", known_schemas().values(), ids=lambda schema: schema.name)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+@pytest.fixture
+def database(empty_url: str) -> Iterator[Database]:
     """An empty database."""
-    url = f"sqlite:///{tmp_path}/main.sqlite" if request.param == "sqlite" else request.getfixturevalue("mariadb_url")
-    database = Database(url, "main")
+    database = Database(empty_url, "main")
     yield database
     database.close()
 

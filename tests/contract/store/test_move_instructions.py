@@ -118,7 +118,7 @@ def test_only_changed_providers_are_written_and_recorded_in_the_change_feed(
     gpu0, gpu1 = (store.uuid_of(name) for name in ("node_gpu0", "node_gpu1"))
     store.claim(uuid, {node: {"VCPU": 1}, gpu0: {"VGPU": 1}, pool: {"DISK_GB": 5}})
     before = {one: (store.generation(one), store.seq(one)) for one in (node, gpu0, gpu1, pool, other)}
-    rows, told = store.rows(), store.changes()
+    rows, changes = store.rows(), store.changes()
 
     reshaping.move((gpu0, {"VGPU": 4}, gpu1))
 
@@ -126,7 +126,7 @@ def test_only_changed_providers_are_written_and_recorded_in_the_change_feed(
     assert {one for one in before if after[one][0] == before[one][0] + 1} == {gpu0, gpu1}
     assert {one for one in before if after[one][1] > before[one][1]} == {gpu0, gpu1}
     assert {one for one in before if after[one] == before[one]} == {node, pool, other}
-    assert store.changes() == told + 2
+    assert store.changes() == changes + 2
     assert len(rows.items() & store.rows().items()) == 2
     assert store.held(uuid) == {node: {"VCPU": 1}, gpu1: {"VGPU": 1}, pool: {"DISK_GB": 5}}
 
@@ -166,7 +166,7 @@ def test_an_impossible_distribution_names_a_consumer_and_changes_nothing(
     consumers = [ids.fresh() for _ in range(2)]
     store.claim(consumers[0], {node: {"VGPU": 5}})
     store.claim(consumers[1], {node: {"VGPU": 3}})
-    before, told = everything(store), store.changes()
+    before, changes = everything(store), store.changes()
 
     for attempt in (reshaping.move, reshaping.plan):
         with pytest.raises(errors.ImpossibleDeal) as caught:
@@ -175,7 +175,7 @@ def test_an_impossible_distribution_names_a_consumer_and_changes_nothing(
         assert caught.value.reason == "node_gpu0 has 4 of 5 VGPU free; node_gpu1 has 4 of 5 VGPU free"
 
     assert everything(store) == before
-    assert store.changes() == told
+    assert store.changes() == changes
 
 
 def test_a_search_that_reaches_its_bound_is_refused_and_changes_nothing(
@@ -223,20 +223,20 @@ def test_a_distribution_given_by_the_caller_takes_precedence(store: Store, resha
     uuids = [ids.fresh() for _ in range(4)]
     for uuid in uuids:
         store.claim(uuid, {node: {"VGPU": 2}})
-    words = (dealt(uuids[0], "node", "node_gpu1", VGPU=2), dealt(uuids[1], node, "node_gpu1", VGPU=1))
+    distribution = (dealt(uuids[0], "node", "node_gpu1", VGPU=2), dealt(uuids[1], node, "node_gpu1", VGPU=1))
 
-    done = reshaping.move(*MOVES, providers=CHILDREN, dealt=words)
+    done = reshaping.move(*MOVES, providers=CHILDREN, dealt=distribution)
 
     gpu1 = store.uuid_of("node_gpu1")
     assert store.held(uuids[0]) == {gpu1: {"VGPU": 2}}
     # The caller moves one of the two units of this consumer; the other has only one possible place left.
     assert store.held(uuids[1]) == {gpu1: {"VGPU": 2}}
-    assert sum(word.resources["VGPU"] for word in done.dealt) == 8
+    assert sum(one.resources["VGPU"] for one in done.dealt) == 8
     assert store.is_sound()
 
 
 @pytest.mark.parametrize(
-    ("word", "path"),
+    ("distribution", "path"),
     [
         (lambda uuid: dealt(uuid, "node", "node_gpu0", VGPU=3), "$.dealt[0].resources['VGPU']"),
         (lambda uuid: dealt(ids.fresh(), "node", "node_gpu0", VGPU=1), "$.dealt[0].resources['VGPU']"),
@@ -246,13 +246,13 @@ def test_a_distribution_given_by_the_caller_takes_precedence(store: Store, resha
     ],
 )
 def test_an_invalid_distribution_given_by_the_caller_is_refused(
-    store: Store, reshaping: Reshaping, node: str, word: object, path: str
+    store: Store, reshaping: Reshaping, node: str, distribution: object, path: str
 ) -> None:
     uuid = ids.fresh()
     store.claim(uuid, {node: {"VCPU": 1, "VGPU": 2}})
     before = everything(store)
     with pytest.raises(errors.InvalidRequest) as caught:
-        reshaping.move(*MOVES, providers=CHILDREN, dealt=(word(uuid),))  # type: ignore[operator]
+        reshaping.move(*MOVES, providers=CHILDREN, dealt=(distribution(uuid),))  # type: ignore[operator]
     assert caught.value.path == path
     assert everything(store) == before
 
@@ -263,9 +263,9 @@ def test_a_distribution_given_by_the_caller_that_does_not_fit_is_refused(
     uuids = [ids.fresh() for _ in range(3)]
     for uuid in uuids:
         store.claim(uuid, {node: {"VGPU": 2}})
-    words = tuple(dealt(uuid, "node", "node_gpu0", VGPU=2) for uuid in uuids)
+    distribution = tuple(dealt(uuid, "node", "node_gpu0", VGPU=2) for uuid in uuids)
     with pytest.raises(errors.ImpossibleDeal) as caught:
-        reshaping.move(*MOVES, providers=CHILDREN, dealt=words)
+        reshaping.move(*MOVES, providers=CHILDREN, dealt=distribution)
     assert caught.value.consumer_uuid in uuids
 
 

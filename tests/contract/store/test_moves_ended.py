@@ -9,7 +9,6 @@ from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, di
 from support.placement_store.reshape_builders import Reshaping, child
 
 from moorage import errors, ids
-from moorage.db.database import Database
 from moorage.model import AllocationRequest, Inventory, ProviderAmounts, ServerGroup
 from moorage.model.allocations import amounts_of
 
@@ -382,18 +381,14 @@ def test_a_migration_is_in_the_group_of_its_instance_and_a_residue_in_none(
 @pytest.mark.backends("mariadb")
 @pytest.mark.parametrize("late", ["swap", "confirm"])
 def test_a_swap_or_confirm_beside_a_revert_fails_because_the_claim_is_released(
-    store: Store, request: pytest.FixtureRequest, late: str
+    store: Store, other_process: Store, late: str
 ) -> None:
-    database = Database(store.database.url.render_as_string(hide_password=False), "main")
-    request.addfinalizer(database.close)
-    other = Store(database)
-
     def interrupted(after: int) -> list[str]:
         hosts = [store.provider(VCPU=8) for _ in range(3)]
         moving = Moving(store, {hosts[0]: {"VCPU": 1}}).build()
         moving.begin({hosts[1]: {"VCPU": 1}})
         revert = moving.ending("revert")
-        with CallBetween(store.database, after, lambda: other.dispatcher.call(revert)) as between:
+        with CallBetween(store.database, after, lambda: other_process.dispatcher.call(revert)) as between:
             if not after:
                 moving.swap({hosts[2]: {"VCPU": 1}}) if late == "swap" else moving.confirm()
                 return between.statements
@@ -413,17 +408,12 @@ def test_a_swap_or_confirm_beside_a_revert_fails_because_the_claim_is_released(
 
 
 @pytest.mark.backends("mariadb")
-def test_the_slower_of_two_concurrent_moves_of_an_instance_is_refused(
-    store: Store, request: pytest.FixtureRequest
-) -> None:
-    database = Database(store.database.url.render_as_string(hide_password=False), "main")
-    request.addfinalizer(database.close)
-    other = Store(database)
+def test_the_slower_of_two_concurrent_moves_of_an_instance_is_refused(store: Store, other_process: Store) -> None:
     hosts = [store.provider(VCPU=100) for _ in range(3)]
 
     def interrupted(after: int) -> list[str]:
         moving = Moving(store, {hosts[0]: {"VCPU": 1}}).build()
-        faster = replace(moving, store=other, migration=ids.fresh())
+        faster = replace(moving, store=other_process, migration=ids.fresh())
         with CallBetween(store.database, after, lambda: faster.begin({hosts[1]: {"VCPU": 1}})) as between:
             if not after:
                 moving.begin({hosts[2]: {"VCPU": 1}})

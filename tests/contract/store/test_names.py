@@ -226,7 +226,7 @@ def test_traits_are_listed_by_name_by_prefix_and_by_whether_a_provider_has_them(
     listed = store.dispatcher.call
 
     assert listed(ListTraits(associated=True)) == ["CUSTOM_GOLD", AVX]
-    assert listed(ListTraits(names=("CUSTOM_SILVER", "CUSTOM_NOBODYS", AVX))) == ["CUSTOM_SILVER", AVX]
+    assert listed(ListTraits(names=("CUSTOM_SILVER", "CUSTOM_UNKNOWN", AVX))) == ["CUSTOM_SILVER", AVX]
     assert listed(ListTraits(starting_with="CUSTOM_")) == ["CUSTOM_GOLD", "CUSTOM_SILVER"]
     assert listed(ListTraits(starting_with="CUSTOM_", associated=False)) == ["CUSTOM_SILVER"]
     assert listed(ListTraits(names=(AVX,), associated=False)) == []

@@ -1,10 +1,10 @@
 """Test rows inserted by one statement: times of the database's clock, column defaults, and the size of statements."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from sqlalchemy import BigInteger, Column, Connection, Double, Integer, MetaData, Table, event, func, select
+from sqlalchemy import BigInteger, Column, Connection, Double, Integer, MetaData, Table, func, select
+from support.placement_store.builders import executed
 
 from moorage.db.columns import document_type, now
 from moorage.db.database import Database
@@ -23,10 +23,9 @@ NOTES = Table(
 ROWS = NewRows(NOTES, created_at=0.0, due_at=60.0)
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    url = f"sqlite:///{tmp_path}/notes.sqlite" if request.param == "sqlite" else request.getfixturevalue("mariadb_url")
-    database = Database(url, "test")
+@pytest.fixture
+def database(empty_url: str) -> Iterator[Database]:
+    database = Database(empty_url, "test")
     database.write(NOTES.metadata.create_all)
     yield database
     database.close()
@@ -64,8 +63,7 @@ def test_rows_get_the_time_of_the_statement_column_defaults_and_common_values(
 def test_many_or_large_rows_are_divided_into_statements_that_the_database_accepts(
     database: Database, rows: list[dict[str, object]], statements: int
 ) -> None:
-    executed: list[str] = []
-    event.listen(database.engine, "after_cursor_execute", lambda _connection, _cursor, text, *_: executed.append(text))
-    database.write(lambda connection: ROWS.insert(connection, rows))
-    assert len(executed) == statements
+    with executed(database) as sent:
+        database.write(lambda connection: ROWS.insert(connection, rows))
+    assert len(sent) == statements
     assert database.read(lambda connection: connection.scalar(select(func.count()).select_from(NOTES))) == len(rows)

@@ -1,10 +1,11 @@
 """Test concurrent writers of providers: one of them succeeds, and the trees stay consistent."""
 
+from functools import partial
+
 import pytest
-from support.placement_store.builders import CallBetween, Store, assert_trees, at_once
+from support.placement_store.builders import CallBetween, Store, assert_trees, at_once, executed
 
 from moorage import ids
-from moorage.db.database import Database
 from moorage.messages import (
     DeleteResourceProvider,
     DeleteTrait,
@@ -111,30 +112,28 @@ def test_a_tree_reported_several_times_at_once_is_created_once(store: Store) -> 
 # On SQLite there is no other writer during a report.
 @pytest.mark.backends("mariadb")
 def test_a_report_returns_only_generations_at_which_the_provider_was_as_reported(
-    store: Store, request: pytest.FixtureRequest
+    store: Store, other_process: Store
 ) -> None:
     reported = ProviderReport(uuid=ids.derived("node"), name="node", inventories={"VCPU": Inventory(total=8)})
-    database = Database(store.database.url.render_as_string(hide_password=False), "main")
-    request.addfinalizer(database.close)
-    other = Store(database)
 
     def report() -> int:
         message = ReportProviders(request_id=ids.fresh(), providers=(reported,))
         return store.dispatcher.call(message).generations[reported.uuid]
 
     report()
-    with CallBetween(store.database, 0, lambda: None) as counting:
+    with executed(store.database) as statements:
         report()
 
     left_alone = []
-    for statement in range(1, len(counting.statements) + 1):
+    for statement in range(1, len(statements) + 1):
         before = store.generation(reported.uuid)
-        with CallBetween(store.database, statement, lambda n=before: other.set_inventories(reported.uuid, n, VCPU=9)):
-            told = report()
-        is_as_told = store.get(reported.uuid).inventories == reported.inventories
+        write = partial(other_process.set_inventories, reported.uuid, before, VCPU=9)
+        with CallBetween(store.database, statement, write):
+            generation = report()
+        is_as_reported = store.get(reported.uuid).inventories == reported.inventories
         # The report has either read the other write and reverted it, or not read it at all.
-        assert told == (before + 2 if is_as_told else before)
-        left_alone.append(not is_as_told)
+        assert generation == (before + 2 if is_as_reported else before)
+        left_alone.append(not is_as_reported)
         report()
     assert set(left_alone) == {True, False}
 

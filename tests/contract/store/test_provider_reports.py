@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 from sqlalchemy import event, select
-from support.placement_store.builders import Store, node_report
+from support.placement_store.builders import Store, executed, node_report
 
 from moorage import errors, ids
 from moorage.messages import ListProviderTrees, ListResourceProviders, UpdateResourceProvider
@@ -302,14 +302,13 @@ def test_a_moved_provider_must_be_reported_with_its_new_parent(store: Store, tre
 def test_a_report_of_hundreds_of_trees_costs_few_statements(store: Store) -> None:
     wanted = [one for number in range(333) for one in small_tree(number)]
     store.report(*wanted)
-    counted = Statements(store)
 
-    news = [structs.replace(one, traits=(SSD,)) for one in wanted]
-    generations = store.report(*news)
+    with executed(store.database) as statements:
+        generations = store.report(*(structs.replace(one, traits=(SSD,)) for one in wanted))
 
     assert set(generations.values()) == {2}
     # There is one DELETE of traits for each provider; all other statements are for many providers.
-    assert counted.others_than("DELETE FROM provider_traits") < 40
+    assert sum(not statement.startswith("DELETE FROM provider_traits") for statement in statements) < 40
     assert [one.traits for one in store.dispatcher.call(ListResourceProviders())] == [(SSD,)] * 999
 
 
@@ -326,17 +325,3 @@ def small_tree(number: int) -> list[ProviderReport]:
         )
         for part, uuid in enumerate(uuids)
     ]
-
-
-class Statements:
-    """The statements that a store's database executes from now on."""
-
-    def __init__(self, store: Store) -> None:
-        self._seen: list[str] = []
-        event.listen(store.database.engine, "before_cursor_execute", self._note)
-
-    def _note(self, _connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
-        self._seen.append(statement)
-
-    def others_than(self, beginning: str) -> int:
-        return len([statement for statement in self._seen if not statement.startswith(beginning)])

@@ -93,12 +93,12 @@ def test_providers_match_only_their_own_traits(fleet: Store) -> None:
 
 
 def test_providers_are_found_by_aggregate_and_by_tree(fleet: Store) -> None:
-    rack, room, nobodys = AGGREGATES
+    rack, room, unused = AGGREGATES
     assert matching(fleet, member_of=((rack,),)) == ["host", "pool"]
     assert matching(fleet, member_of=((rack, room),)) == ["empty", "host", "pool"]
     assert matching(fleet, member_of=((rack,), (room,))) == ["pool"]
     assert matching(fleet, not_member_of=(room,)) == ["host", "numa"]
-    assert matching(fleet, member_of=((rack,),), not_member_of=(room, nobodys)) == ["host"]
+    assert matching(fleet, member_of=((rack,),), not_member_of=(room, unused)) == ["host"]
     assert matching(fleet, in_tree=ids.derived("numa")) == ["host", "numa"]
 
 

@@ -67,10 +67,10 @@ def test_a_child_has_its_parents_root_at_any_depth(store: Store, tree: dict[str,
 
 
 def test_a_missing_parent_and_a_provider_as_its_own_parent_are_refused(store: Store) -> None:
-    nobody, uuid = ids.fresh(), ids.fresh()
+    unknown, uuid = ids.fresh(), ids.fresh()
     with pytest.raises(errors.ProviderNotFound) as caught:
-        store.provider("child", parent=nobody)
-    assert caught.value.name == nobody
+        store.provider("child", parent=unknown)
+    assert caught.value.name == unknown
     with pytest.raises(errors.InvalidRequest) as looped:
         store.provider("child", uuid, parent=uuid)
     assert looped.value.path == "$.parent_provider_uuid"
@@ -118,21 +118,21 @@ def test_a_new_child_is_recorded_in_the_change_feed(store: Store, tree: dict[str
 
 
 def test_a_rename_bumps_the_seq_and_not_the_generation(store: Store, tree: dict[str, str]) -> None:
-    before, told = store.seq(tree["gpu"]), store.changes()
+    before, changes = store.seq(tree["gpu"]), store.changes()
 
     renamed = update(store, tree["gpu"], name="accelerator")
 
     assert (renamed.name, renamed.generation, renamed.parent_provider_uuid) == ("accelerator", 1, tree["numa0"])
-    assert (store.seq(tree["gpu"]), store.changes()) == (before + 1, told + 1)
+    assert (store.seq(tree["gpu"]), store.changes()) == (before + 1, changes + 1)
 
 
 def test_an_update_without_a_change_writes_nothing(store: Store, tree: dict[str, str]) -> None:
-    before, told = store.seq(tree["gpu"]), store.changes()
+    before, changes = store.seq(tree["gpu"]), store.changes()
 
     update(store, tree["gpu"], name="gpu", parent_provider_uuid=tree["numa0"])
     update(store, tree["gpu"])
 
-    assert (store.seq(tree["gpu"]), store.changes()) == (before, told)
+    assert (store.seq(tree["gpu"]), store.changes()) == (before, changes)
 
 
 def test_a_taken_name_and_an_unknown_provider_are_refused(store: Store, tree: dict[str, str]) -> None:
@@ -198,10 +198,10 @@ def test_a_loop_is_refused_with_its_path(store: Store, tree: dict[str, str], par
 
 
 def test_an_unknown_new_parent_is_not_found(store: Store, tree: dict[str, str]) -> None:
-    nobody = ids.fresh()
+    unknown = ids.fresh()
     with pytest.raises(errors.ProviderNotFound) as caught:
-        reparent(store, tree["gpu"], nobody)
-    assert caught.value.name == nobody
+        reparent(store, tree["gpu"], unknown)
+    assert caught.value.name == unknown
 
 
 def test_a_provider_used_by_a_claim_cannot_leave_its_hosts_tree(store: Store, tree: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 from support.placement_store.builders import Store
+from support.placement_store.move_builders import SMALL
 
 from moorage import errors, ids
 from moorage.messages import (
@@ -14,9 +15,6 @@ from moorage.messages import (
     SetInventory,
 )
 from moorage.model import Inventory, ResourceProvider
-
-SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
-
 
 # --- Providers and inventories ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from support.placement_store.builders import CallBetween, Store, at_once, http_put
+from support.placement_store.builders import Store, at_once, executed, http_put
 
 from moorage import errors, ids
 from moorage.db.shared_transactions import Alone
@@ -107,8 +107,8 @@ def test_eight_puts_in_one_transaction_cost_one_statement_more_than_one_put(stor
     hosts = [store.provider(VCPU=8) for _ in range(8)]
     counts = []
     for some in (hosts[:1], hosts):
-        with CallBetween(store.database, 0, lambda: None) as watched:
+        with executed(store.database) as statements:
             together(store, *((ids.fresh(), http_put({host: SMALL})) for host in some))
-        counts.append(len(watched.statements))
+        counts.append(len(statements))
 
     assert counts == [6, 7]

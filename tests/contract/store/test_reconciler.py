@@ -7,6 +7,7 @@ import pytest
 from oslo_config import cfg
 from sqlalchemy import event
 from support.placement_store.builders import Store
+from support.placement_store.move_builders import SMALL
 
 from moorage import errors, ids, metrics
 from moorage.bus.bus import Bus, serves
@@ -18,18 +19,16 @@ from placement_store.schema import reconciled
 from placement_store.upkeep.pruning import Pruning
 from placement_store.upkeep.reconciler import Reconciler
 
-SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
-
 
 class FakeOwner:
-    """Wants the claims in `mine`, does not want those in `disowned`, and knows no others.
+    """Wants the claims in `wanted`, does not want those in `unwanted`, and knows no others.
 
     A test replaces :attr:`before_answer` by a function to run before each answer.
     """
 
     def __init__(self) -> None:
-        self.mine: set[str] = set()
-        self.disowned: set[str] = set()
+        self.wanted: set[str] = set()
+        self.unwanted: set[str] = set()
         self.asked: list[OwnsClaim] = []
         self.before_answer: Callable[[OwnsClaim], object] = lambda message: None
 
@@ -37,8 +36,8 @@ class FakeOwner:
     def owns_claim(self, message: OwnsClaim) -> Ownership:
         self.asked.append(message)
         self.before_answer(message)
-        if message.claim_id in self.mine | self.disowned:
-            return Ownership(owned=message.claim_id in self.mine)
+        if message.claim_id in self.wanted | self.unwanted:
+            return Ownership(owned=message.claim_id in self.wanted)
         raise errors.InstanceNotFound(name=message.consumer_uuid)
 
 
@@ -95,7 +94,7 @@ def test_a_claim_is_released_only_if_its_owner_does_not_want_it(
 ) -> None:
     unwanted, first = old_claim(store, host)
     wanted, second = old_claim(store, host)
-    owner.disowned, owner.mine = {first}, {second}
+    owner.unwanted, owner.wanted = {first}, {second}
 
     reconciler.round()
 
@@ -171,7 +170,7 @@ def test_a_claim_accepted_while_its_owner_is_asked_is_left_alone(
     store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
 ) -> None:
     uuid, claim_id = old_claim(store, host)
-    owner.disowned = {claim_id}
+    owner.unwanted = {claim_id}
     owner.before_answer = lambda message: store.accept(uuid, claim_id, ids.fresh())
 
     reconciler.round()
@@ -184,7 +183,7 @@ def test_a_claim_replaced_while_its_owner_is_asked_is_left_alone(
     store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
 ) -> None:
     uuid, claim_id = old_claim(store, host)
-    owner.disowned = {claim_id}
+    owner.unwanted = {claim_id}
     owner.before_answer = lambda message: store.swap(uuid, claim_id, {host: SMALL}, {host: {"VCPU": 1}})
 
     reconciler.round()
@@ -197,7 +196,7 @@ def test_a_claim_that_cannot_be_released_does_not_block_others(
 ) -> None:
     stuck, first = old_claim(store, host)
     unwanted, second = old_claim(store, store.provider(**SMALL))
-    owner.disowned = {first, second}
+    owner.unwanted = {first, second}
     # As after a manual change of the tables: less is used there than the claim would release.
     with store.database.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql(
@@ -218,7 +217,7 @@ def test_two_reconcilers_ask_and_release_only_once(
 ) -> None:
     uuid, claim_id = old_claim(store, host)
     kept, wanted = old_claim(store, host)
-    owner.disowned, owner.mine = {claim_id}, {wanted}
+    owner.unwanted, owner.wanted = {claim_id}, {wanted}
     other = Reconciler(conf, bus, store.database, store.names)
     # The whole round of the other reconciler runs during the first question of this one.
     owner.before_answer = lambda message: setattr(owner, "before_answer", lambda message: None) or other.round()
@@ -238,7 +237,7 @@ def test_the_entry_of_an_accepted_claim_is_deleted_and_that_of_a_released_one_is
 ) -> None:
     uuid, claim_id = old_claim(store, host)
     _, released = old_claim(store, host)
-    owner.disowned = {released}
+    owner.unwanted = {released}
     reconciler.round()
     assert found(store).keys() == {claim_id, released}
 

@@ -64,13 +64,13 @@ def test_an_inventory_held_by_an_unlisted_consumer_cannot_be_removed(
     first, unlisted = ids.fresh(), ids.fresh()
     for uuid in (first, unlisted):
         store.put(uuid, {node: {"VGPU": 1}})
-    before, told = everything(store), store.changes()
+    before, changes = everything(store), store.changes()
 
     with pytest.raises(errors.InventoryInUse) as caught:
         reshaping.whole({node: {"VCPU": 8}, gpu: {"VGPU": 4}}, {first: store.wanted({gpu: {"VGPU": 1}}, 1)})
 
     assert (caught.value.provider_uuid, caught.value.resource_class) == (node, "VGPU")
-    assert (everything(store), store.changes()) == (before, told)
+    assert (everything(store), store.changes()) == (before, changes)
 
 
 def test_stale_generations_of_providers_and_of_consumers_are_different_conflicts(

@@ -5,14 +5,12 @@ import threading
 
 import pytest
 from support.placement_store.builders import CallBetween, Store
+from support.placement_store.move_builders import FREE, SMALL
 
 from moorage import errors, ids
-from moorage.db.database import Database
 from moorage.model import Inventory
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
-
-SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
 
 @pytest.fixture
@@ -36,7 +34,7 @@ def test_a_claim_that_was_never_accepted_is_released_outright(store: Store, host
     swapped = store.swap(uuid, claim_id, {host: SMALL}, {after: SMALL}, leave_residue=True)
 
     assert swapped.residue_uuid is None
-    assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
+    assert store.used(host) == FREE
     assert store.delete(uuid, for_good=True, leave_residue=True).residue_uuid is None
     assert store.rows() == {}
 
@@ -76,18 +74,12 @@ def test_a_residue_is_refused_if_the_attempt_has_the_uuid_of_its_instance(store:
 
 
 @pytest.mark.backends("mariadb")
-def test_a_concurrent_delete_that_leaves_the_same_residue_is_no_error(
-    store: Store, request: pytest.FixtureRequest
-) -> None:
-    database = Database(store.database.url.render_as_string(hide_password=False), "main")
-    request.addfinalizer(database.close)
-    other = Store(database)
-
+def test_a_concurrent_delete_that_leaves_the_same_residue_is_no_error(store: Store, other_process: Store) -> None:
     def interrupted(after: int) -> list[str]:
         uuid, attempt = ids.fresh(), ids.fresh()
         store.accept(uuid, store.claim(uuid, {store.provider(**SMALL): SMALL}).claim_id, attempt)
         leave = {"for_good": True, "leave_residue": True}
-        with CallBetween(store.database, after, lambda: other.delete(uuid, **leave)) as between:
+        with CallBetween(store.database, after, lambda: other_process.delete(uuid, **leave)) as between:
             store.delete(uuid, **leave)
         assert store.consumer(attempt).consumer_type == "RESIDUE"
         return between.statements
@@ -126,7 +118,7 @@ def test_a_residue_deleted_for_good_is_not_created_again(
         store.delete(attempt, for_good=True)
 
     assert store.dispatcher.call(message) == answer
-    assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
+    assert store.used(host) == FREE
     with pytest.raises(errors.ConsumerNotFound):
         store.consumer(attempt)
     assert store.held(uuid) == {after: SMALL}
@@ -141,7 +133,7 @@ def test_a_guest_reported_gone_before_the_swap_leaves_no_residue(
     swapped = store.swap(uuid, claim_id, {host: SMALL}, {after: SMALL}, leave_residue=True)
 
     assert swapped.residue_uuid is None
-    assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
+    assert store.used(host) == FREE
 
 
 def test_a_delete_for_good_leaves_a_residue_and_a_tombstone_in_one_transaction(

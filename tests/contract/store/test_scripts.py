@@ -1,7 +1,6 @@
 """Test scripts: statements that are sent together have separate outcomes, and a failure rolls all of them back."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, exc, func, select
@@ -15,11 +14,10 @@ THINGS = Table("things", MetaData(), Column("id", Integer, primary_key=True), Co
 ROWS = NewRows(THINGS)
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    url = f"sqlite:///{tmp_path}/things.sqlite" if request.param == "sqlite" else request.getfixturevalue("mariadb_url")
+@pytest.fixture
+def database(empty_url: str) -> Iterator[Database]:
     # One connection: a result that a script leaves unread would be returned to the next statement.
-    database = Database(url, "test", pool_size=1)
+    database = Database(empty_url, "test", pool_size=1)
     database.write(THINGS.metadata.create_all)
     yield database
     database.close()

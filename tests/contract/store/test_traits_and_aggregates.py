@@ -63,13 +63,13 @@ def test_all_traits_are_read_even_if_the_database_truncates_group_concat(store: 
 
 def test_traits_bump_the_generation_only_if_they_change(store: Store, host: str) -> None:
     assert set_traits(store, host, AVX).generation == 2
-    before, told = store.seq(host), store.changes()
+    before, changes = store.seq(host), store.changes()
 
     assert set_traits(store, host, AVX, generation=2).generation == 2
 
-    assert (store.seq(host), store.changes()) == (before, told)
+    assert (store.seq(host), store.changes()) == (before, changes)
     assert set_traits(store, host).generation == 3
-    assert (store.seq(host), store.changes()) == (before + 1, told + 1)
+    assert (store.seq(host), store.changes()) == (before + 1, changes + 1)
     assert set_traits(store, host).generation == 3
 
 
@@ -86,11 +86,11 @@ def test_aggregates_are_created_when_first_named_and_are_shared(store: Store, ho
 
 
 def test_aggregates_always_bump_the_generation_as_in_placement(store: Store, host: str) -> None:
-    before, told = store.seq(host), store.changes()
+    before, changes = store.seq(host), store.changes()
 
     assert [set_aggregates(store, host, RACK).generation for _ in range(2)] == [2, 3]
 
-    assert (store.seq(host), store.changes()) == (before + 2, told + 2)
+    assert (store.seq(host), store.changes()) == (before + 2, changes + 2)
 
 
 @pytest.mark.parametrize("write", [set_traits, set_aggregates])

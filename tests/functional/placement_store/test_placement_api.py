@@ -146,10 +146,10 @@ def test_with_keystone_identity_headers_are_ignored_and_the_root_is_open(databas
     require_middleware()
     auth = "[keystone_authtoken]\nwww_authenticate_uri = http://127.0.0.1:1\nauth_type = none\n"
     api = client(database, tmp_path, f"[placement_api]\nauth_strategy = keystone\n{auth}")
-    said = {"X-User-Id": "me", "X-Project-Id": "mine", "X-Roles": "admin", "X-Identity-Status": "Confirmed"}
+    identity = {"X-User-Id": "me", "X-Project-Id": "mine", "X-Roles": "admin", "X-Identity-Status": "Confirmed"}
 
     assert api.simulate_get("/").status_code == 200
-    for headers in ({}, said):
+    for headers in ({}, identity):
         assert api.simulate_get("/resource_providers", headers=headers).status_code == 401
 
 

@@ -1,8 +1,9 @@
 """Builders for the tests of the placement store: a store, providers, consumers, and short forms of messages."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import event, func, select
@@ -284,6 +285,26 @@ def request(amounts: Amounts) -> AllocationRequest:
     )
 
 
+def refusals(caught: Any) -> list[tuple[str, str, int, float]]:
+    """Return the full inventories of a caught ``CapacityExceeded``: provider, class, requested and free amount."""
+    return [(r["provider_uuid"], r["resource_class"], r["asked"], r["free"]) for r in caught.value.refusals]
+
+
+@contextmanager
+def executed(database: Database) -> Iterator[list[str]]:
+    """Record the statements that a database executes."""
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    event.listen(database.engine, "after_cursor_execute", note)
+    try:
+        yield statements
+    finally:
+        event.remove(database.engine, "after_cursor_execute", note)
+
+
 # --- Concurrent writers ----------------------------------------------------------------------------------------------
 
 
@@ -311,7 +332,7 @@ def at_once(*writes: Callable[[], object]) -> list[str]:
 class CallBetween:
     """Call a function once, after a database has executed ``after`` more statements.
 
-    :param after: the number of the statement; with 0 the function is not called, and statements are only recorded.
+    :param after: the number of the statement; with 0 the function is not called.
     """
 
     def __init__(self, database: Database, after: int, act: Callable[[], object]) -> None:

@@ -187,7 +187,7 @@ class Writes:
         uuid, chosen = self._provider(), tuple(self._some(AGGREGATES))
         return SetAggregates(**self._mutation(), uuid=uuid, aggregates=chosen, generation=self._named_or_not(uuid))
 
-    def word(self) -> Any:
+    def name(self) -> Any:
         """Return the creation or deletion of a custom class or trait."""
         kinds = [(EnsureResourceClass, CLASSES[-1]), (DeleteResourceClass, CLASSES[-1])]
         kinds += [(kind, self._random.choice(TRAITS)) for kind in (EnsureTrait, DeleteTrait)]
@@ -197,11 +197,11 @@ class Writes:
     def report(self) -> ReportProviders:
         """Return a report of a host's tree, mostly the current one with one or two changes."""
         root = self._root(self._provider())
-        told = sorted(self._model.tree(root), key=self._depth) or [root]
+        uuids = sorted(self._model.tree(root), key=self._depth) or [root]
         if self._once_in(3):
-            told = list(dict.fromkeys([*told, self._random.choice(PROVIDERS)]))
-        gone = tuple(uuid for uuid in reversed(told) if self._once_in(8))
-        reported = tuple(self._report(uuid, root) for uuid in told if uuid not in gone)
+            uuids = list(dict.fromkeys([*uuids, self._random.choice(PROVIDERS)]))
+        gone = tuple(uuid for uuid in reversed(uuids) if self._once_in(8))
+        reported = tuple(self._report(uuid, root) for uuid in uuids if uuid not in gone)
         return ReportProviders(**self._mutation(), providers=reported, gone=gone)
 
     def _report(self, uuid: str, root: str) -> ProviderReport:
@@ -390,10 +390,10 @@ class Writes:
         attempts = {one.accepted_by for one in self._model.holders.values() if one.accepted_by}
         uuid = self._random.choice(sorted({*CONSUMERS, *self._model.holders, *attempts}))
         holder = self._model.holders.get(uuid)
-        said: dict[str, Any] = {}
+        how: dict[str, Any] = {}
         if for_good := uuid not in CONSUMERS or self._once_in(8):
-            said = self._for_good(uuid, holder and holder.claim_id)
-        return DeleteAllocations(**self._mutation(), consumer_uuid=uuid, for_good=for_good, **said)
+            how = self._for_good(uuid, holder and holder.claim_id)
+        return DeleteAllocations(**self._mutation(), consumer_uuid=uuid, for_good=for_good, **how)
 
 
 #: The kinds of messages; the probability of each is proportional to its occurrences.
@@ -401,7 +401,7 @@ KINDS: Sequence[Callable[[Writes], Any]] = (
     *[Writes.put, Writes.claim] * 4,
     *[Writes.post, Writes.move, Writes.swap, Writes.accept] * 2,
     *[Writes.delete, Writes.release, Writes.create, Writes.update, Writes.delete_provider] * 2,
-    *[Writes.set_inventories, Writes.set_one_inventory, Writes.set_traits, Writes.set_aggregates, Writes.word],
+    *[Writes.set_inventories, Writes.set_one_inventory, Writes.set_traits, Writes.set_aggregates, Writes.name],
     *[Writes.report, Writes.reshape] * 2,
     *[Writes.reshape_by_instructions] * 4,
 )

@@ -44,8 +44,8 @@ class Server:
 
     def delete(self, **more: Any) -> Released:
         """Delete it as its conductor does."""
-        said = {"for_good": True, "claimed_with": {self.claim_id: request(self.claimed)}} | more
-        return self.store.delete(self.uuid, **said)
+        fields = {"for_good": True, "claimed_with": {self.claim_id: request(self.claimed)}} | more
+        return self.store.delete(self.uuid, **fields)
 
 
 @dataclass
@@ -80,16 +80,16 @@ class Moving:
         )
 
     def move(self, **more: Any) -> Move:
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "migration_uuid": self.migration,
             "kind": "cold-migration",
             "claim_id": self.source_claim,
             "held": request(self.held),
         }
-        return Move(**said | more)
+        return Move(**fields | more)
 
     def ending(self, outcome: str, **more: Any) -> EndMove:
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "request_id": ids.fresh(),
             "consumer_uuid": self.uuid,
             "migration_uuid": self.migration,
@@ -98,7 +98,7 @@ class Moving:
             "held": request(self.held),
             "claimed": request(self.claimed),
         }
-        return EndMove(**said | more)
+        return EndMove(**fields | more)
 
     # --- Steps ----------------------------------------------------------------------------------------------------
 
@@ -112,8 +112,8 @@ class Moving:
 
     def swap(self, claimed: Amounts, **more: Any) -> Claimed:
         """Swap the destination for the next one."""
-        said = {"migration_uuid": self.migration, "held": request(self.held)} | more
-        answer = self.store.swap(self.uuid, self.claim_id, self.claimed, claimed, **said)
+        fields = {"migration_uuid": self.migration, "held": request(self.held)} | more
+        answer = self.store.swap(self.uuid, self.claim_id, self.claimed, claimed, **fields)
         self.claimed, self.claim_id, self.generation = claimed, answer.claim_id, answer.consumer_generation
         return answer
 

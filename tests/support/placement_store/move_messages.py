@@ -118,10 +118,10 @@ class MovingWrites(Writes):
     def _migration(self) -> str:
         """Return a migration, which is mostly under way."""
         there = [uuid for uuid, one in sorted(self._model.holders.items()) if one.migration_of is not None]
-        known = sorted(self._model.said) if self._once_in(12) else there
+        known = sorted(self._model.recorded) if self._once_in(12) else there
         return self._random.choice(known) if known else ids.derived("no migration")
 
-    def _said(self, migration: str) -> tuple[str, str, AllocationRequest, AllocationRequest]:
+    def _recorded(self, migration: str) -> tuple[str, str, AllocationRequest, AllocationRequest]:
         """Return the instance of a migration, its claim, and the claimed amounts of both sides."""
         holder = self._model.holders.get(migration)
         uuid = (holder and holder.migration_of) or self._random.choice(MOVERS)
@@ -130,7 +130,7 @@ class MovingWrites(Writes):
         instance = self._model.holders.get(uuid)
         claim_id = (instance and instance.claim_id) or ids.derived("no claim")
         nothing = AllocationRequest(allocations=self._parts(self._amounts(at_least=1)))
-        held, claimed = self._model.said.get(migration, (nothing, nothing))
+        held, claimed = self._model.recorded.get(migration, (nothing, nothing))
         return uuid, claim_id, held, claimed
 
     def swap_in_a_move(self) -> Any:
@@ -138,7 +138,7 @@ class MovingWrites(Writes):
         if not self._under_way() and not self._once_in(10):
             return self.begin_move()
         migration = self._migration()
-        uuid, claim_id, held, claimed = self._said(migration)
+        uuid, claim_id, held, claimed = self._recorded(migration)
         wanted = self._free() or self._amounts(at_least=1)
         how = self._random.choice([{"guest_gone": True}, {"guest_gone": True}, {"leave_residue": True}, {}])
         return SwapClaim(
@@ -158,7 +158,7 @@ class MovingWrites(Writes):
         if not self._under_way() and not self._once_in(10):
             return self.begin_move()
         migration = self._migration()
-        uuid, claim_id, held, claimed = self._said(migration)
+        uuid, claim_id, held, claimed = self._recorded(migration)
         how = self._random.choice([{"guest_gone": True}, {"guest_gone": True}, {"leave_residue": True}, {}])
         return EndMove(
             **self._mutation(),
@@ -201,7 +201,7 @@ class MovingWrites(Writes):
             how |= {"guests_gone": tuple(one.accepted_by for one in sides if one.accepted_by and self._once_in(3))}
         if moves and self._once_in(2):
             migration, source = moves[0]
-            instance, request = self._model.holders.get(uuid), self._model.said.get(migration)
+            instance, request = self._model.holders.get(uuid), self._model.recorded.get(migration)
             if instance and instance.claim_id and source.claim_id and request:
                 claimed_with = dict(
                     zip((source.claim_id, instance.claim_id), map(_relying_on_nothing, request), strict=True)
@@ -212,11 +212,11 @@ class MovingWrites(Writes):
         return DeleteAllocations(**self._mutation(), consumer_uuid=uuid, for_good=True, **how)
 
     def _for_good(self, uuid: str, claim_id: str | None) -> dict[str, Any]:
-        said = super()._for_good(uuid, claim_id)
+        how = super()._for_good(uuid, claim_id)
         if any(one.migration_of == uuid for one in self._model.holders.values()):
             # Another method covers amounts of a pool that both sides use; here, the claimed amounts are left out.
-            said.pop("claimed_with", None)
-        return said
+            how.pop("claimed_with", None)
+        return how
 
     # --- Groups -----------------------------------------------------------------------------------------------------
 

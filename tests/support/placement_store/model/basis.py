@@ -67,7 +67,7 @@ class Model:
     #: The name and the project of each server group.
     groups: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     #: The record of a conductor by migration: the claimed amounts of its source and of its destination.
-    said: dict[str, tuple[AllocationRequest, AllocationRequest]] = field(default_factory=dict)
+    recorded: dict[str, tuple[AllocationRequest, AllocationRequest]] = field(default_factory=dict)
 
     def copy(self) -> "Model":
         """Return an independent copy of the model."""
@@ -80,7 +80,7 @@ class Model:
             classes=set(self.classes),
             traits=set(self.traits),
             groups=dict(self.groups),
-            said=dict(self.said),
+            recorded=dict(self.recorded),
         )
 
     # --- Trees ------------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def reshape_by_instructions(message: ReshapeByInstructions, model: Model, found:
         after.providers[uuid].inventories |= {} if inventory is None else {name: inventory}
     units = _units(model, flows, changed)
     # The store finds a distribution exactly if there is one; it may choose any.
-    places = _as_told(units, found) if isinstance(found, ReshapePlan) else None
+    places = _as_planned(units, found) if isinstance(found, ReshapePlan) else None
     if places is None or not _fits(model, after, units, places):
         places = next(_ways(model, after, units), None)
     faults = model.traitless(name for child in created.values() for name in child.traits)
@@ -74,7 +74,7 @@ def reshape_by_instructions(message: ReshapeByInstructions, model: Model, found:
         inventories={
             uuid: {name: one for (u, name), one in changed.items() if u == uuid and one} for uuid, _ in changed
         },
-        dealt=_words(units, places),
+        dealt=_dealt(units, places),
     )
 
 
@@ -119,17 +119,17 @@ def _misnamed(
     # The tree is found by its existing providers; if none of the named ones exists, all are missing.
     faults = model.missing(named - children.keys() if named & model.providers.keys() else named)
     faults += model.unknown({name for one in message.instructions for name in one.moved_resources})
-    strange = len({model.root_of(uuid) for uuid in named & model.providers.keys()}) > 1
-    strange |= any(one.from_resource_provider == one.to_resource_provider for one in message.instructions)
-    strange |= len({child.name for child in message.providers}) < len(message.providers)
+    wrong = len({model.root_of(uuid) for uuid in named & model.providers.keys()}) > 1
+    wrong |= any(one.from_resource_provider == one.to_resource_provider for one in message.instructions)
+    wrong |= len({child.name for child in message.providers}) < len(message.providers)
     for uuid, child in children.items():
         present = model.providers.get(uuid)
-        strange |= present is not None and (present.name, present.parent) != (child.name, child.parent)
-        strange |= present is None and child.name in names
+        wrong |= present is not None and (present.name, present.parent) != (child.name, child.parent)
+        wrong |= present is None and child.name in names
     # A provider that is created after the tree was read is found when the children are created.
     words = {word for uuid, child in children.items() for word in (uuid, child.name)}
-    strangers: list[errors.MoorageError] = [errors.InvalidRequest(path="$", reason="not one tree, or not as described")]
-    return faults + (strangers + taken(model, words)) * strange
+    invalid: list[errors.MoorageError] = [errors.InvalidRequest(path="$", reason="not one tree, or not as described")]
+    return faults + (invalid + taken(model, words)) * wrong
 
 
 # --- Inventories ----------------------------------------------------------------------------------------------------
@@ -211,12 +211,12 @@ def _total(model: Model, pair: Pair) -> int:
     return inventory.total if inventory else 0
 
 
-def _as_told(units: Sequence[Unit], plan: ReshapePlan) -> list[str]:
+def _as_planned(units: Sequence[Unit], plan: ReshapePlan) -> list[str]:
     """Return the target of each unit in a plan."""
-    told = {(one.consumer_uuid, one.from_resource_provider, one.to_resource_provider): one for one in plan.dealt}
+    planned = {(one.consumer_uuid, one.from_resource_provider, one.to_resource_provider): one for one in plan.dealt}
 
     def goes(unit: Unit, place: str) -> bool:
-        one = told.get((unit.consumer, unit.source, place))
+        one = planned.get((unit.consumer, unit.source, place))
         return one is not None and unit.amounts.items() <= one.resources.items()
 
     return [next((place for place in unit.places if goes(unit, place)), unit.source) for unit in units]
@@ -228,7 +228,7 @@ def _ways(model: Model, after: Model, units: Sequence[Unit]) -> Iterator[list[st
     for unit in units:
         used.subtract({(unit.source, name): amount for name, amount in unit.amounts.items()})
 
-    def deal(places: list[str]) -> Iterator[list[str]]:
+    def distribute(places: list[str]) -> Iterator[list[str]]:
         if len(places) == len(units):
             yield from [places] if _fits(model, after, units, places) else []
             return
@@ -237,10 +237,10 @@ def _ways(model: Model, after: Model, units: Sequence[Unit]) -> Iterator[list[st
             more = {(place, name): amount for name, amount in unit.amounts.items()}
             if all(used[pair] + amount <= _capacity(after, pair) for pair, amount in more.items()):
                 used.update(more)
-                yield from deal([*places, place])
+                yield from distribute([*places, place])
                 used.subtract(more)
 
-    return deal([])
+    return distribute([])
 
 
 def _fits(model: Model, after: Model, units: Sequence[Unit], places: Sequence[str]) -> bool:
@@ -279,7 +279,7 @@ def _held(model: Model, units: Sequence[Unit], places: Sequence[str]) -> dict[st
     return {uuid: {pair: amount for pair, amount in one.items() if amount} for uuid, one in held.items()}
 
 
-def _words(units: Sequence[Unit], places: Sequence[str]) -> tuple[Dealt, ...]:
+def _dealt(units: Sequence[Unit], places: Sequence[str]) -> tuple[Dealt, ...]:
     found: dict[tuple[str, str, str], Counter[str]] = {}
     for unit, place in zip(units, places, strict=True):
         if place != unit.source:

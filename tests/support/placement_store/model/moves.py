@@ -73,7 +73,7 @@ def begin(message: BeginMove, model: Model, found: Any) -> Claimed:
     _, relied_on = consumers.named_in(_still(model, [move.held.allocations]))
     write(model, changes, request.keys() | relied_on.keys(), relied_on, faults=faults)
     consumers.bind(model, [new])
-    model.said[move.migration_uuid] = (move.held, AllocationRequest(allocations=request))
+    model.recorded[move.migration_uuid] = (move.held, AllocationRequest(allocations=request))
     return consumers.answer_to(model, uuid)
 
 
@@ -150,7 +150,7 @@ def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
     named, _ = consumers.named_in(_still(model, [message.released.allocations, message.claimed.allocations]))
     _, relied_on = consumers.named_in(_still(model, requests))
     write(model, changes, named | relied_on.keys(), relied_on, faults=faults)
-    model.said[message.migration_uuid] = (message.held, message.claimed)
+    model.recorded[message.migration_uuid] = (message.held, message.claimed)
     swapped = consumers.answer_to(model, uuid, next(iter(residue), None))
     return structs.replace(swapped, extras=consumers.as_message(lost))
 

@@ -18,16 +18,16 @@ def report(message: ReportProviders, model: Model, _found: Any) -> ProvidersRepo
         model.classes |= {name for name in one.inventories if name.startswith("CUSTOM_")}
         model.traits |= {name for name in one.traits or () if name.startswith("CUSTOM_")}
     gone = model.providers.keys() & set(message.gone)
-    faults = _departures(model, gone)
+    faults = _undeletable(model, gone)
     there = model.providers.keys() - gone
     for one in message.providers:
-        faults += _contradictions(model, one, there)
+        faults += _inconsistent(model, one, there)
         there |= {one.uuid}
     names = {model.providers[uuid].name for uuid in model.providers.keys() - gone}
     new = {one.name for one in message.providers if _name(model, one.uuid) != one.name}
     faults += [errors.AlreadyExists(kind="resource provider", name=name) for name in names & new]
-    said = [*message.gone, *(word for one in message.providers for word in (one.uuid, one.name))]
-    if len(set(said)) < len(said):
+    named = [*message.gone, *(name for one in message.providers for name in (one.uuid, one.name))]
+    if len(set(named)) < len(named):
         faults.append(errors.InvalidRequest(path="$", reason="reported twice"))
     refuse(faults)
     for uuid in gone:
@@ -41,13 +41,13 @@ def _name(model: Model, uuid: str) -> str | None:
     return model.providers[uuid].name if uuid in model.providers else None
 
 
-def _departures(model: Model, gone: Collection[str]) -> list[errors.MoorageError]:
+def _undeletable(model: Model, gone: Collection[str]) -> list[errors.MoorageError]:
     held = {provider for provider, _ in model.used()}
     faults: list[errors.MoorageError] = [errors.ProviderInUse(provider_uuid=uuid) for uuid in held & set(gone)]
     return faults + [errors.ProviderHasChildren(provider_uuid=u) for u in gone if set(model.children(u)) - set(gone)]
 
 
-def _contradictions(model: Model, one: ProviderReport, there: Collection[str]) -> list[errors.MoorageError]:
+def _inconsistent(model: Model, one: ProviderReport, there: Collection[str]) -> list[errors.MoorageError]:
     """Return the errors in the description of one provider, except for its name."""
     faults = invalid(one.uuid, one.inventories)
     faults += model.unknown(one.inventories)
