@@ -3,10 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import os_resource_classes
-import os_traits
 import pytest
-from sqlalchemy import select
 from support.databases import migrated
 from support.placement_store.builders import InMemoryStore, Store
 from support.placement_store.move_builders import SMALL, Moving, Server, disk
@@ -14,12 +11,9 @@ from support.placement_store.move_ledger import build
 from support.placement_store.reshape_builders import Reshaping
 
 from moorage.db.database import Database
-from placement_store.db import names
-from placement_store.schema import MAIN, METADATA, resource_classes, resource_providers, traits
+from placement_store.schema import MAIN
 
 DATABASES = ("sqlite", "mariadb")
-#: The tables of names, with their standard names.
-STANDARDS = {resource_classes: {*os_resource_classes.STANDARDS}, traits: {*os_traits.get_traits()}}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -54,24 +48,8 @@ def store(database: Database | None) -> Store:
     if database is None:
         return InMemoryStore()
     store = Store(database)
-    _empty(store)
+    store.empty()
     return store
-
-
-def _empty(store: Store) -> None:
-    """Delete everything except the six hundred standard names, because writing them takes longer than most tests."""
-    with store.database.engine.connect() as connection, connection.begin():
-        connection.execute(resource_providers.update().values(root_provider_id=None, parent_provider_id=None))
-        for table in METADATA.sorted_tables:
-            own = table.delete()
-            connection.execute(own.where(table.c.name.startswith("CUSTOM_")) if table in STANDARDS else own)
-        are_whole = all(
-            {*connection.scalars(select(table.c.name).where(table.c.deleted.is_(False)))} == standards
-            for table, standards in STANDARDS.items()
-        )
-    if not are_whole:
-        store.empty()
-        names.sync(store.database)
 
 
 @pytest.fixture

@@ -19,18 +19,10 @@ from moorage.model import AllocationCandidates, Inventory, ProviderSummary, Reso
 from placement_store.candidates import HostTree, listing, load
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.tree import SHARES
-from placement_store.db.names import sync
 from placement_store.schema import inventories, resource_providers
 
 AGGREGATE, ANOTHER = ids.fresh(), ids.fresh()
 SMALL = {"VCPU": 1, "MEMORY_MB": 512}
-
-
-@pytest.fixture
-def store(store: Store) -> Store:
-    """An empty store with the standard traits."""
-    sync(store.database)
-    return store
 
 
 def ask(store: Store, *, limit: int = 1000, **groups_and_more: Any) -> AllocationCandidates:
@@ -293,7 +285,6 @@ AGGREGATES = {"agg-1": AGGREGATE, "agg-2": ANOTHER}
 def stored(store: Store, tree: HostTree) -> dict[str, str]:
     """Replace the content of the store by a tree and the trees that share with it; return their uuids in the store."""
     store.empty()
-    sync(store.database)
     for name in ("CUSTOM_A", "CUSTOM_B", "CUSTOM_C"):
         store.dispatcher.call(EnsureTrait(request_id=ids.fresh(), name=name))
     uuids: dict[str, str] = {}

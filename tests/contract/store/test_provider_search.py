@@ -10,7 +10,6 @@ from support.placement_store.builders import Store
 from moorage import errors, ids
 from moorage.messages import ListResourceProviders
 from moorage.model import Inventory, ProviderReport, ResourceGroup, ResourceProvider
-from placement_store.db.names import TraitNames
 
 AVX, SSE, SSD = "HW_CPU_X86_AVX2", "HW_CPU_X86_SSE42", "STORAGE_DISK_SSD"
 TRAITS = [AVX, SSE, SSD]
@@ -176,8 +175,6 @@ def test_exactly_the_providers_that_fulfil_the_whole_group_are_listed(
     store: Store, drawn: list[Drawn], group: ResourceGroup
 ) -> None:
     store.empty()
-    TraitNames(store.database).sync()
-    store.names.sync()
     build(store, drawn)
     everything = store.dispatcher.call(ListResourceProviders())
 

@@ -53,7 +53,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 def build(store: Store, tree: dict[str, dict[str, Inventory]]) -> dict[str, str]:
     """Create the tree; return its uuids by name."""
     store.empty()
-    store.names.sync()
     uuids = {name: ids.derived("provider", name) for name in tree}
     for name in NAMES[:-1]:
         parent = None if name == "node" else uuids["node"]

@@ -49,7 +49,6 @@ class Story:
 
     def __init__(self, store: Store, group: ServerGroup) -> None:
         store.empty()
-        store.names.sync()
         self.groups = Groups(store)
         self.group = group
         self.hosts = [self.groups.host() for _ in HOSTS]
