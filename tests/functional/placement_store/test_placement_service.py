@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from oslo_config import cfg
+from support.databases import migrated
 from support.placement_store.builders import Store
 
 from moorage import errors, ids
@@ -43,10 +44,9 @@ def conf(tmp_path: Path) -> cfg.ConfigOpts:
 
 
 @pytest.fixture
-def database(conf: cfg.ConfigOpts) -> Iterator[Database]:
-    """The database of that service, upgraded."""
-    database = Database(conf.database.connection, "main")
-    MAIN.upgrade(database)
+def database(tmp_path: Path) -> Iterator[Database]:
+    """The database of that service, with its tables."""
+    database = Database(migrated.sqlite(tmp_path / "main.sqlite", MAIN), "main")
     yield database
     database.close()
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import falcon.testing
 import pytest
 from sqlalchemy import Connection
+from support.databases import migrated
 from support.http.api import NEWEST, Api, served
 
 from moorage import context, ids
@@ -127,7 +128,7 @@ def test_a_connection_is_kept_after_an_answer_without_a_body(api: Api) -> None:
 
 
 def in_process(tmp_path: Path, database: Database) -> falcon.testing.TestClient:
-    MAIN.upgrade(database)
+    migrated.sqlite(tmp_path / "main.sqlite", MAIN)
     names.sync(database)
     (tmp_path / "moorage.conf").write_text(SETTINGS)
     app = application(options.new(files=[tmp_path / "moorage.conf"]), database)
