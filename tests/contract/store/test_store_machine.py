@@ -5,7 +5,7 @@
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
@@ -39,7 +39,7 @@ from placement_store.claims import begin_move
 from placement_store.claims import claim as claims
 from placement_store.db.names import ResourceClassNames
 from placement_store.dispatcher import Dispatcher
-from placement_store.schema import allocations, changes, inventories, resource_providers
+from placement_store.schema import allocations, changes, consumers, inventories, resource_providers
 
 LONG = os.environ.get("MACHINE") == "long"
 RUNS, STEPS = (600, 50) if LONG else (30, 40)
@@ -145,7 +145,7 @@ class TwoWriters(RuleBasedStateMachine):
             if (model := self.after(order, of_two_moments=of_two_moments)) is not None
         ]
         assert orders, f"{first}\n  and\n{second}\n  gave\n{outcomes}\n  which is the outcome of neither order"
-        self.state = state = self.look(*orders)
+        self.state = state = self.look()
         fitting = [model for model in orders if shows(model, state)]
         assert fitting, (
             f"{first}\n  and\n{second}\n  gave\n{outcomes}\n  and left another state than either order:\n"
@@ -228,7 +228,7 @@ class TwoWriters(RuleBasedStateMachine):
 
     @invariant()
     def everything_is_as_in_the_model(self) -> None:
-        state = self.state or self.look(self.model)
+        state = self.state or self.look()
         assert state.providers == {uuid: self.model.shown(uuid) for uuid in self.model.providers}
         assert state.consumers == {uuid: self.model.shown_consumer(uuid) for uuid in self.model.holders}
         assert state.groups == groups.shown(self.model)
@@ -261,12 +261,12 @@ class TwoWriters(RuleBasedStateMachine):
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
-    def look(self, *models: Model) -> Seen:
+    def look(self) -> Seen:
         """Read everything by messages, and the rest by SQL."""
         listed = self.writers[0].call(ListResourceProviders())
-        known = {*CONSUMERS, *(uuid for model in models for uuid in model.holders.keys() | model.buried)}
+        rows, sums, described, uuids_there = self.store.database.read(underneath)
+        known = {*CONSUMERS, *uuids_there}
         consumers = {uuid: self.writers[1].outcome(GetAllocations(consumer_uuid=uuid)) for uuid in sorted(known)}
-        rows, sums, described = self.store.database.read(underneath)
         uuids = {row.id: row.uuid for row in rows}
         assert {pair: row.used for pair, row in described.items() if row.used} == sums, "used is not what is allocated"
         return Seen(
@@ -365,38 +365,32 @@ def moved_trees(before: Seen, after: Seen) -> set[str]:
     return {provider.root_provider_uuid for provider in seen if provider.uuid in moved}
 
 
-def underneath(connection: Connection) -> tuple[Any, dict[tuple[int, int], int], dict[tuple[int, int], Any]]:
-    """Return the rows of providers, the sums of allocations, and the rows of inventories, by provider and class."""
+def underneath(
+    connection: Connection,
+) -> tuple[Any, dict[tuple[int, int], int], dict[tuple[int, int], Any], Sequence[str]]:
+    """Return the rows of providers; sums of allocations and rows of inventories by provider and class; consumers."""
     table = resource_providers.c
     rows = connection.execute(select(table.uuid, table.id, table.seq)).all()
     sums: dict[tuple[int, int], int] = {}
     for row in connection.execute(_ALLOCATIONS):
         pair = (row.resource_provider_id, row.resource_class_id)
         sums[pair] = sums.get(pair, 0) + row.used
-    described = connection.execute(_INVENTORIES)
-    return rows, sums, {(row.resource_provider_id, row.resource_class_id): row for row in described}
+    described = {(row.resource_provider_id, row.resource_class_id): row for row in connection.execute(_INVENTORIES)}
+    return rows, sums, described, connection.scalars(_CONSUMERS).all()
 
 
-_ALLOCATIONS, _INVENTORIES = select(allocations), select(inventories)
+_ALLOCATIONS, _INVENTORIES, _CONSUMERS = select(allocations), select(inventories), select(consumers.c.uuid)
 
 
 # --- The test -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def second(database: Database) -> Iterator[Database]:
-    """The same database, opened again."""
-    again = Database(database.url.render_as_string(hide_password=False), "main")
-    yield again
-    again.close()
-
-
 @pytest.mark.timeout(7200 if LONG else 900)
 def test_two_writers_get_the_answers_of_the_model_and_nothing_is_over_committed(
-    database: Database, second: Database
+    database: Database, other_process: Store
 ) -> None:
     with ThreadPoolExecutor(2) as together:
-        TwoWriters.databases, TwoWriters.together = (database, second), together
+        TwoWriters.databases, TwoWriters.together = (database, other_process.database), together
         run_state_machine_as_test(
             TwoWriters,
             settings=settings(
