@@ -29,7 +29,7 @@ from moorage.db.database import Database
 from placement_store.dispatcher import Dispatcher
 from placement_store.http import errors as error_documents
 from placement_store.http import identity, versions
-from placement_store.http.operations import DEADLINE, Resource
+from placement_store.http.operations import DEADLINE, Resource, readable_accept
 from placement_store.http.phrases import Phrase, before
 from placement_store.http.policy import PolicyEnforcer
 from placement_store.http.query import canonical_uuid
@@ -103,6 +103,7 @@ class _Preparation:
         request.context.began = time.perf_counter()
         request.context.request_id = f"req-{uuid.uuid4()}"
         request.context.version = versions.negotiate(request.headers)
+        request.env["HTTP_ACCEPT"] = readable_accept(request.accept)
         request.context.caller = None if request.path == "/" else self._identify(request)
         if time.monotonic() > request.env.get(DEADLINE, math.inf):
             raise HTTPRefusal(503, "The request has waited too long for a thread; nothing was done.")

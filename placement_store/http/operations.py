@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from urllib.parse import unquote_to_bytes
 
 import falcon
 import msgspec
@@ -30,6 +31,7 @@ Authorize = Callable[[str, RequestContext, Mapping[str, str | None]], None]
 DEADLINE = "moorage.deadline"
 #: Responses have the headers Last-Modified and Cache-Control.
 _CACHE_HEADERS_SINCE = v("1.15")
+_ANYTHING = "*/*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,8 @@ class Resource:
         if declared.rule is not None:
             target = {name: query.last(name) for name in declared.target}
             self._authorize(declared.rule, request.context.caller, target)
+        if declared.query.schema_at(version) is not None:
+            _check_encoding(request.query_string)
         declared.query.check(version, query.last_values, Phrase.INVALID_QUERY)
         body = None
         if takes_body:
@@ -187,6 +191,29 @@ class Resource:
 
 
 # --- Reading a request ----------------------------------------------------------------------------------------------
+
+
+def readable_accept(sent: str) -> str:
+    """Return an Accept header in a form that falcon reads; a malformed one accepts anything, as in the published API.
+
+    HTTP allows names of media types in any case, and lists with empty elements.
+    """
+    if sent in (falcon.MEDIA_JSON, _ANYTHING):
+        return sent
+    accept = ",".join(filter(None, (part.strip() for part in sent.lower().split(","))))
+    try:
+        falcon.mediatypes.quality(falcon.MEDIA_JSON, accept)
+    except falcon.InvalidMediaType:
+        return _ANYTHING
+    return accept
+
+
+def _check_encoding(query: str) -> None:
+    """Refuse a query that is not text: falcon would replace the bytes that are none."""
+    try:
+        unquote_to_bytes(query).decode()
+    except UnicodeDecodeError as fault:
+        raise HTTPRefusal(400, before(f"{fault}.", [Phrase.INVALID_QUERY])) from fault
 
 
 def _check_content_type(request: falcon.Request) -> None:

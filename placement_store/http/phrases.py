@@ -195,5 +195,6 @@ class _Unknown(dict[str, Any]):
 
 def before(sentence: str, phrases: Iterable[Phrase], **data: Any) -> str:
     """Put the phrases, filled in with these data, before a sentence."""
-    text = ": ".join(phrase.about(**data).rstrip(".:") for phrase in phrases)
-    return f"{text}. {sentence}" if text else sentence
+    shown = [phrase.about(**data) for phrase in phrases]
+    text = ": ".join(one.rstrip(".:") for one in shown)
+    return f"{text}{':' if shown[-1].endswith(':') else '.'} {sentence}" if text else sentence

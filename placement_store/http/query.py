@@ -136,7 +136,7 @@ def _any_traits(text: str, version: Version) -> Names:
     if not all(found):
         raise _bad_traits(text, version, "in:HW_CPU_X86_VMX,CUSTOM_MAGIC")
     if any(name.startswith("!") for name in found):
-        raise _bad(f"none of {text} can be forbidden", Phrase.INVALID_QUERY)
+        raise _bad("none of these can be forbidden", Phrase.INVALID_QUERY, Phrase.GOT, sent=text)
     return found
 
 

@@ -80,11 +80,7 @@ def _wanted(parameters: Query) -> dict[str, Any]:
     wanted: dict[str, Any] = {}
     if (name := parameters.last("name")) is not None:
         how, colon, value = name.partition(":")
-        if how == "in":
-            wanted["names"] = value.split(",")
-        elif how == "startswith":
-            wanted["starting_with"] = value
-        elif not colon:
+        if not colon:
             raise HTTPRefusal(
                 400,
                 before(
@@ -93,6 +89,10 @@ def _wanted(parameters: Query) -> dict[str, Any]:
                     sent=f'"{name}"',
                 ),
             )
+        if how == "in":
+            wanted["names"] = value.split(",")
+        elif how == "startswith":
+            wanted["starting_with"] = value
     if (associated := parameters.last("associated")) is not None:
         if associated.lower() not in ("true", "false"):
             raise HTTPRefusal(400, Phrase.BAD_ASSOCIATED.about())

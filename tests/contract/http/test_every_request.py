@@ -150,6 +150,18 @@ def test_a_media_type_that_cannot_be_served_is_406(http: Http, accepted: str) ->
     assert http.get("/resource_providers", headers={"Accept": f"{accepted}, */*;q=0.1"}).status == 200
 
 
+@pytest.mark.parametrize(
+    "accepted",
+    ["APPLICATION/JSON", "application/json,", ", text/css ,,Application/*;q=0.5", "json", "application/json;q=2"],
+)
+def test_an_accept_header_is_read_in_any_form_and_one_that_cannot_be_read_accepts_anything(
+    http: Http, accepted: str
+) -> None:
+    assert http.get("/resource_providers", headers={"Accept": accepted}).status == 200
+    refused = http.get("/resource_providers?uuid=none", headers={"Accept": accepted})
+    assert (refused.status, refused.headers["Content-Type"]) == (400, "application/json")
+
+
 def test_the_root_and_an_answer_without_a_body_ignore_the_accept_header(http: Http) -> None:
     root = http.get("/", headers={"Accept": "text/html"})
     assert (root.status, root.headers["Content-Type"]) == (200, "application/json")
@@ -199,6 +211,15 @@ def test_a_chunked_body_is_read(http: Http) -> None:
     assert http.post("/resource_providers", data=body, headers={"Content-Type": "application/json"}).status == 200
 
 
+@pytest.mark.parametrize("query", ["%FF", "a%ED%A0%80b", "x%C3"])
+def test_a_query_that_is_not_text_in_utf_8_is_400(http: Http, query: str) -> None:
+    for path in ("/resource_providers?name=", "/traits?name=startswith:", "/usages?project_id=", "/traits?"):
+        reply = http.get(f"{path}{query}")
+        assert reply.status == 400
+        assert "Invalid query string parameters: 'utf-8' codec can't decode" in reply.error["detail"]
+    assert http.get(f"/resource_classes?{query}").status == 200
+
+
 @pytest.mark.parametrize("text", ["%FF", "%00", "%E2%98%83", "%F0%9F%9A%A2", "%2F", "'", "a%0A", "+", "%25"])
 def test_any_text_in_a_path_or_query_gets_a_proper_answer(http: Http, text: str) -> None:
     provider = f"/resource_providers/{text}"
@@ -207,10 +228,12 @@ def test_any_text_in_a_path_or_query_gets_a_proper_answer(http: Http, text: str)
         assert http.get(path).status == 404
     assert http.put(f"/traits/{text}").status in (400, 404)
     assert http.delete(f"/resource_providers/{http.provider()}/inventories/{text}").status == 404
-    assert http.get(f"/resource_providers?name={text}").status == 200
+    is_text = text != "%FF"
+    assert http.get(f"/resource_providers?name={text}").status == (200 if is_text else 400)
     for query in ("uuid", "resources", "member_of", "required", "in_tree"):
         assert http.get(f"/resource_providers?{query}={text}").status == 400
-    assert http.get(f"/traits?name=startswith:{text}").body["traits"] == []
+    if is_text:
+        assert http.get(f"/traits?name=startswith:{text}").body["traits"] == []
 
 
 @pytest.mark.parametrize("name", ["\u2603", "\U0001f6a2", "\x00", "a\nb", "'; --", " ", "\u00e9"])
