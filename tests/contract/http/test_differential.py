@@ -14,7 +14,7 @@ from support.http.differential.comparison import Pair
 from support.http.differential.differences import DIFFERENCES, unexplained
 from support.http.differential.sequences import EVERYTHING, sequences
 from support.http.differential.servers import ours, published
-from support.http.differential.world import Request
+from support.http.differential.world import PROVIDERS, Generation, Request
 
 from placement_store.http.phrases import Phrase
 
@@ -63,6 +63,67 @@ def test_the_published_placement_gives_the_same_answers(pair: Pair) -> None:
 
     compare()
     assert asked >= REQUESTS
+
+
+#: Requests that no sequence draws: queries that are no text, and headers in unusual forms.
+ODD = [
+    *(
+        Request("GET", f"{path}%FF")
+        for path in ("/resource_providers?name=", "/traits?name=", "/allocation_candidates?")
+    ),
+    *(Request("GET", f"/traits?name={text}") for text in ("in", "startswith", "in:", "like:A")),
+    *(Request("GET", f"/resource_providers?required={text}", "1.39") for text in ("in:!HW_CPU_X86_AVX2", "in:A,!B")),
+    *(
+        Request("GET", "/resource_providers", headers={"Accept": accepted})
+        for accepted in ("APPLICATION/JSON", "application/json,", ",,*/*", "json", "application/json;q=2", "text/css")
+    ),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("odd", ODD, ids=str)
+def test_odd_requests_are_answered_alike(pair: Pair, odd: Request) -> None:
+    for exchange in pair.ask(odd):
+        assert not unexplained(exchange), exchange.told()
+
+
+_NESTED = [
+    Request("POST", "/resource_providers", body={"name": "name0", "uuid": PROVIDERS[0]}),
+    Request(
+        "POST",
+        "/resource_providers",
+        body={"name": "name1", "uuid": PROVIDERS[1], "parent_provider_uuid": PROVIDERS[0]},
+    ),
+    *(
+        Request(
+            "PUT",
+            f"/resource_providers/{uuid}/inventories",
+            body={"resource_provider_generation": Generation(uuid), "inventories": {"VCPU": {"total": 8}}},
+        )
+        for uuid in PROVIDERS[:2]
+    ),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ("resources=VCPU:1&resources1=VCPU:1", (4, 4)),
+        ("resources1=VCPU:1&required2=!CUSTOM_T&same_subtree=1,2&group_policy=none", (4, 0)),
+        (f"resources1=VCPU:1&in_tree2={PROVIDERS[1]}&same_subtree=1,2&group_policy=none", (4, 0)),
+    ],
+)
+def test_defects_of_placement_with_candidates_are_listed(pair: Pair, query: str, numbers: tuple[int, int]) -> None:
+    pair.empty()
+    parameters = tuple((name, value) for name, _, value in (part.partition("=") for part in query.split("&")))
+    asked = Request("GET", "/allocation_candidates", query=parameters)
+    for request in [Request("PUT", "/traits/CUSTOM_T"), *_NESTED, asked]:
+        [exchange] = pair.ask(request)
+        assert not unexplained(exchange), exchange.told()
+    found = [len(reply.document["allocation_requests"]) for reply in (exchange.ours, exchange.theirs)]
+    assert tuple(found) == numbers
+    assert "document" in exchange.differing
 
 
 def test_each_known_difference_has_a_reason() -> None:

@@ -1,8 +1,9 @@
 """All intended differences between the published Placement and our API, with their reasons. There are no others."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from support.http.differential.comparison import PARTS, Exchange
@@ -78,6 +79,38 @@ def _spells_aggregates(exchange: Exchange) -> bool:
     if not all(isinstance(one, dict) and "aggregates" in one for one in (ours, theirs)):
         return False
     return bool({**theirs, "aggregates": sorted({str(UUID(one)) for one in theirs["aggregates"]})} == ours)
+
+
+def _finds_too_little(exchange: Exchange) -> bool:
+    """Return whether a group asks for nothing that a provider must have, and Placement has found nothing."""
+    asked = exchange.request.query
+    positive = {
+        name.partition(key)[2]
+        for key in ("resources", "required", "member_of")
+        for name, value in asked
+        if name.startswith(key) and not value.startswith("!")
+    }
+    groups = {name.removeprefix(key) for key in ("required", "member_of", "in_tree") for name, _ in asked
+              if name.startswith(key)}  # fmt: skip
+    theirs = exchange.theirs.document
+    return bool(groups - positive - {""}) and isinstance(theirs, dict) and theirs.get("allocation_requests") == []
+
+
+def _counts_twice(exchange: Exchange) -> bool:
+    """Return whether Placement has added up amounts to more than the request has, and they differ in nothing else."""
+    ours, theirs = exchange.ours.document, exchange.theirs.document
+    if not all(isinstance(one, dict) and "allocation_requests" in one for one in (ours, theirs)):
+        return False
+    if ours["provider_summaries"] != theirs["provider_summaries"]:
+        return False
+    sums = [sorted(sum(_amounts(one)) for one in document["allocation_requests"]) for document in (ours, theirs)]
+    return len(sums[0]) == len(sums[1]) and sums[0][0] == sums[0][-1] <= sums[1][0] and sums[0] != sums[1]
+
+
+def _amounts(candidate: Mapping[str, Any]) -> list[int]:
+    parts = candidate["allocations"]
+    shown = parts.values() if isinstance(parts, dict) else parts
+    return [amount for part in shown for amount in part["resources"].values()]
 
 
 DIFFERENCES = [
@@ -173,6 +206,22 @@ DIFFERENCES = [
             _statuses(400, 200, "GET", "/allocation_candidates|/resource_providers")(exchange)
             and any(phrase.startswith("No such") for phrase in exchange.ours.phrases)
         ),
+    ),
+    Difference(
+        "A group without resources that only forbids, or only names a tree, is a group like any other; Placement finds "
+        "nothing for it.",
+        ["document"],
+        _finds_too_little,
+    ),
+    Difference(
+        "Where several groups take one class, Placement may add the amount of one group to another candidate as well.",
+        ["document"],
+        _counts_twice,
+    ),
+    Difference(
+        "Placement fails where a provider that shares its resources is not the root of its tree.",
+        PARTS,
+        _statuses(200, 500, "GET", "/allocation_candidates"),
     ),
     Difference(
         "Placement takes a uuid with and without dashes for two aggregates; they are one, as they are for providers.",
