@@ -73,6 +73,11 @@ def url_of(named: str) -> URL:
             # A text with an "@" may be a mistyped URL with a password.
             reason = "it is neither a URL nor a file that can be read" if "@" in named else str(fault)
             raise errors.ConfigurationError(reason=f"the source: {reason}") from fault
+        except (OSError, UnicodeDecodeError) as fault:
+            what = (
+                "is not text in UTF-8" if isinstance(fault, UnicodeDecodeError) else f"cannot be read: {fault.strerror}"
+            )
+            raise errors.ConfigurationError(reason=f"the source {named or repr(named)} {what}") from fault
         text = conf.placement_database.connection
     try:
         url = make_url(text or "")

@@ -298,6 +298,9 @@ def test_the_source_may_be_a_configuration_file_of_placement(
         ("mysql+pymysql://placement:s3cret@127.0.0.1:33o6/placement", "is no URL of a database"),
         ("mysql+pymysql:/placement:s3cret@127.0.0.1/placement", "neither a URL nor a file"),
         ("missing.conf", "missing.conf"),
+        ("", "the source '' cannot be read: Is a directory"),
+        (".", "the source . cannot be read: Is a directory"),
+        ("binary", "the source binary is not text in UTF-8"),
         ("moorage.conf", "has no [placement_database] connection"),
     ],
 )
@@ -310,6 +313,7 @@ def test_an_unusable_source_is_reported_in_one_sentence(
     reason: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
     assert imported(sqlite_target, named) == 1
     error = " ".join(capfd.readouterr().err.split())
     assert reason in error
