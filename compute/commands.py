@@ -36,11 +36,10 @@ class Compute(Serving):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Serve until a signal comes."""
-        if parsed_args.agent is not None:
-            self.conf.set_override("agent", parsed_args.agent, group="compute")
+        self.override("compute", "agent", parsed_args.agent)
         if parsed_args.fake_hosts is not None:
-            self.conf.set_override("driver", "fake", group="compute")
-            self.conf.set_override("hosts", parsed_args.fake_hosts, group="fake_driver")
+            self.override("compute", "driver", "fake")
+            self.override("fake_driver", "hosts", parsed_args.fake_hosts, "--fake-hosts")
         compute = ComputeService(self.conf, parsed_args.cell)
         if parsed_args.wanted_reshapes:
             self.app.stdout.write(_reshape_file(compute.wanted_reshapes()))

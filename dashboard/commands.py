@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from cliff.command import Command
 
-from moorage import errors, logs
+from moorage import logs
 from moorage.cli.command import Argument, argument
 from moorage.cli.serving import Serving
 
@@ -31,11 +31,7 @@ class Dashboard(Serving, Command):
         from dashboard.service import DashboardService  # here, because it brings the whole host view
 
         groups = {"host": "dashboard", "port": "dashboard", "auth_strategy": "placement_api"}
-        try:
-            for name, group in groups.items():
-                if (value := getattr(parsed_args, name)) is not None:
-                    self.conf.set_override(name, value, group=group)
-        except ValueError as fault:
-            raise errors.ConfigurationError(reason=str(fault)) from fault
+        for name, group in groups.items():
+            self.override(group, name, getattr(parsed_args, name))
         logs.setup(self.conf, "dashboard")
         self.serve(DashboardService(self.conf), parsed_args)

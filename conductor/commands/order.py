@@ -154,6 +154,7 @@ def add_request_id(parser: argparse.ArgumentParser) -> None:
     """Add the option `--request-id`."""
     parser.add_argument(
         "--request-id",
+        type=_not_empty,
         metavar="ID",
         help="Id of the request, which appears in all log lines about it (default: a new uuid)",
     )
@@ -169,11 +170,26 @@ def add_wait_timeout(parser: argparse.ArgumentParser) -> None:
     """Add the option `--wait-timeout`."""
     parser.add_argument(
         "--wait-timeout",
-        type=float,
+        type=_seconds,
         default=_WAIT_SECONDS,
         metavar="SECONDS",
         help=f"Maximum seconds to wait for the end (default: {_WAIT_SECONDS:g})",
     )
+
+
+def _not_empty(text: str) -> str:
+    """Refuse an empty text: a script whose variable is not set must not order the same thing twice."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty")
+    return text
+
+
+def _seconds(text: str) -> float:
+    """Parse a number of seconds; a wait of ``nan`` seconds would never end."""
+    seconds = float(text)
+    if not seconds >= 0:
+        raise argparse.ArgumentTypeError("must be a number of seconds, 0 or more")
+    return seconds
 
 
 def instance_row(instance: Instance) -> tuple[Any, ...]:

@@ -146,6 +146,20 @@ class Configured(Command):
             conf.set_override("log_file", str(Path(self.app.options.log_file).absolute()))
         return conf
 
+    def override(self, group: str, name: str, value: object, given_as: str | None = None) -> None:
+        """Replace the value of an option of the configuration by that of the command line, unless it is null.
+
+        :param given_as: the option of the command line; by default it has the same name.
+        :raises ConfigurationError: the option cannot have this value.
+        """
+        if value is None:
+            return
+        try:
+            self.conf.set_override(name, value, group=group)
+        except ValueError as fault:
+            shown = given_as or f"--{name.replace('_', '-')}"
+            raise errors.ConfigurationError(reason=f"{shown} {value}: {fault}") from fault
+
     @functools.cached_property
     def calling(self) -> cfg.ConfigOpts:
         """The part of the configuration that calls need, read once, without the bus library.

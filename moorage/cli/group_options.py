@@ -5,6 +5,7 @@ The names and formats are those of osc-placement. Options after `--group SUFFIX`
 """
 
 import argparse
+import uuid as uuids
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from moorage.model import UNSUFFIXED, Amount, ResourceClassName, ResourceGroup, ResourceRequest, Suffix, TraitName, Uuid
+from moorage.model import UNSUFFIXED, Amount, ResourceClassName, ResourceGroup, ResourceRequest, Suffix, TraitName
 
 #: The prefix for alternative traits in the value of `--required`, as in Placement's API.
 _ANY_OF = "in:"
@@ -152,7 +153,14 @@ def _checked(value: Any, kind: Any, what: str) -> Any:
 
 
 _trait: Callable[[str], str] = partial(_checked, kind=TraitName, what="trait")
-_uuid: Callable[[str], str] = partial(_checked, kind=Uuid, what="uuid")
+
+
+def _uuid(text: str) -> str:
+    """Parse a uuid in any spelling; return its canonical form."""
+    try:
+        return str(uuids.UUID(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid uuid") from None
 
 
 def _amount(text: str) -> tuple[str, int]:

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from moorage import errors, logs, tracing
+from moorage import logs, tracing
 from moorage.cli.command import Argument, Configured, argument
 from moorage.service import process
 
@@ -31,11 +31,7 @@ class Serving(Configured):
         """
         from moorage.service.listener import Listener  # here, because it imports an HTTP server
 
-        try:
-            if parsed_args.metrics_port is not None:
-                self.conf.set_override("metrics_port", parsed_args.metrics_port, group="service")
-        except ValueError as fault:
-            raise errors.ConfigurationError(reason=f"--metrics-port: {fault}") from fault
+        self.override("service", "metrics_port", parsed_args.metrics_port)
         tracing.configure(self.conf, logs.service_name(self.conf) or "service")
         try:
             process.run(service, signals=signals, listener=Listener.configured(self.conf, number))

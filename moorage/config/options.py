@@ -230,6 +230,9 @@ def filled(
             for name, value in values.items():
                 conf.set_override(name, value, group=None if group == "DEFAULT" else group)
         check(conf, files if unread else None)
+    except UnicodeDecodeError as fault:
+        reason = f"{', '.join(map(str, files))} is not text in UTF-8"
+        raise errors.ConfigurationError(reason=reason) from fault
     except (cfg.Error, ValueError) as fault:
         raise errors.ConfigurationError(reason=in_words(fault)) from fault
     return conf

@@ -185,7 +185,9 @@ def _description(before: Consumer | None, given: argparse.Namespace) -> dict[str
     """Return the project, user and type to write: those of the command line, else the present ones."""
     described = {}
     for name, default in (("project_id", None), ("user_id", None), ("consumer_type", "INSTANCE")):
-        value = getattr(given, name) or getattr(before, name, default)
+        value = getattr(given, name)
+        if value is None:
+            value = getattr(before, name, default)
         if value is None:
             option = f"--{name.replace('_', '-')}"
             raise errors.InvalidRequest(path=option, reason="required, because the consumer does not exist yet")

@@ -55,7 +55,11 @@ class CellCreate(Configured, ShowOne):
     arguments = (
         argument("name", type=_name, help="Name of the cell"),
         argument("--uuid", type=argument_types.uuid, help="Uuid of the cell (default: a new one)"),
-        argument("--transport-url", help="URL of the cell's message bus (default: the main bus of each client)"),
+        argument(
+            "--transport-url",
+            type=lambda text: text or None,
+            help="URL of the cell's message bus; an empty value, as the default, means the main bus of each client",
+        ),
         argument(
             "--database-connection",
             type=argument_types.database_url,

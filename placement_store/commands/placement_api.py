@@ -17,7 +17,7 @@ from gunicorn.arbiter import Arbiter
 from oslo_config import cfg
 from prometheus_client import multiprocess
 
-from moorage import errors, logs, metrics, tracing
+from moorage import logs, metrics, tracing
 from moorage.addresses import address
 from moorage.cli.command import Configured, argument
 from moorage.service.process import collect_garbage_seldom
@@ -50,9 +50,9 @@ class PlacementApi(Configured, Command):
         :raises ConfigurationError: an option has a value that it cannot have.
         :raises SchemaMismatch: the tables are older than this version, or too new for it.
         """
-        _override(self.conf, "placement_api", parsed_args, ["host", "port", "auth_strategy", "workers", "threads"])
-        if parsed_args.database_url:
-            self.conf.set_override("connection", parsed_args.database_url, group="database")
+        for name in ("host", "port", "auth_strategy", "workers", "threads"):
+            self.override("placement_api", name, getattr(parsed_args, name))
+        self.override("database", "connection", parsed_args.database_url)
         logs.setup(self.conf, "placement-api")
         # A permanent fault is reported once, before any worker is forked; workers open their own connections.
         with _shared_metrics(self.conf.placement_api.serve_metrics):
@@ -85,15 +85,6 @@ def _worker_ended(_arbiter: Arbiter, worker: Any) -> None:
 def _worker_ends(_arbiter: Arbiter, _worker: Any) -> None:
     """Send the last spans of this process."""
     tracing.stop()
-
-
-def _override(conf: cfg.ConfigOpts, group: str, given: argparse.Namespace, names: list[str]) -> None:
-    try:
-        for name in names:
-            if (value := getattr(given, name)) is not None:
-                conf.set_override(name, value, group=group)
-    except ValueError as fault:
-        raise errors.ConfigurationError(reason=str(fault)) from fault
 
 
 class _FirstProcess(Arbiter):  # type: ignore[misc]  # gunicorn has no types

@@ -110,6 +110,9 @@ def test_an_invalid_allocation_is_refused_in_one_sentence(operator: Operator, ho
 
     operator.types(f"{new} rp=host1,VCPU=1")
     assert "holds nothing of what is to be taken away" in refused(f"{command} unset {CONSUMER} --provider host2")
+    for part in ("project_id", "user_id", "consumer_type"):
+        said = refused(f"{command} set {CONSUMER} --allocation rp=host1,VCPU=2", f"--{part.replace('_', '-')}", "")
+        assert f"The request is invalid at $.wanted.{part}:" in said
 
 
 # --- Concurrent changes -----------------------------------------------------------------------------------------------

@@ -181,6 +181,11 @@ def test_an_existing_cell_is_refused_in_one_sentence(run: Any, database: Databas
     assert "There is already a cell cell1." in err
 
 
+def test_an_empty_bus_of_a_cell_is_that_of_the_main_configuration(run: Any, database: Database) -> None:
+    assert run("cell", "create", "cell1", "--transport-url", "")[0] == 0
+    assert [cell.transport_url for cell in cells.list_cells(database)] == [None]
+
+
 def test_an_invalid_transport_url_is_refused_before_anything_is_written(run: Any, database: Database) -> None:
     run("cell", "create", "cell1", "--transport-url", "rabbit://127.0.0.1/")
     for words in (("create", "cell2"), ("set", "cell1", "--name", "other")):

@@ -79,6 +79,7 @@ def test_providers_are_listed_by_resources_traits_aggregates_and_name(operator: 
     assert names(operator.types(f"{listed} --required in:CUSTOM_FAST,HW_CPU_X86_AVX")) == ["large"]
     assert names(operator.types(f"{listed} --forbidden CUSTOM_FAST")) == ["small"]
     assert names(operator.types(f"{listed} --member-of {POOL},{RACK}")) == ["small"]
+    assert names(operator.types(f"{listed} --member-of {POOL.upper()},{RACK.replace('-', '')}")) == ["small"]
     assert names(operator.types(f"{listed} --not-member-of {RACK}")) == ["large"]
     assert names(operator.types(f"{listed} --name small")) == ["small"]
     assert operator.types(f"{listed} --uuid {ids.fresh()}") == []

@@ -7,7 +7,7 @@ import pytest
 
 from conductor.commands.order import OrderCommand
 from moorage import errors, ids
-from moorage.cli.shell import Shell
+from moorage.cli.shell import Shell, main
 from moorage.messages import EnsureTrait
 
 LOST = errors.BusUnavailable(reason="the connection was lost")
@@ -69,3 +69,21 @@ def test_a_command_explains_how_to_repeat_an_order_only_if_it_may_have_arrived(
     with pytest.raises(type(fault)):
         command.take_action(Namespace(request_id="r"))
     assert ("Repeat it with --request-id r" in caplog.text) is is_unknown
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-1", "-inf"])
+@pytest.mark.parametrize("command", [["instance", "delete", "one"], ["instance", "shelve", "one"]], ids=" ".join)
+def test_a_wait_that_has_no_end_is_refused(
+    capsys: pytest.CaptureFixture[str], command: list[str], seconds: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*command, "--wait", f"--wait-timeout={seconds}"])
+
+    assert "argument --wait-timeout: must be a number of seconds, 0 or more" in capsys.readouterr().err
+
+
+def test_an_empty_request_id_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["instance", "shelve", "one", "--request-id", ""])
+
+    assert "argument --request-id: is empty" in capsys.readouterr().err

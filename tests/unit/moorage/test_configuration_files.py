@@ -110,3 +110,12 @@ def test_a_deprecated_option_of_the_bus_library_does_not_prevent_a_second_connec
     Bus(conf).close()
     assert conf.oslo_messaging_rabbit.direct_mandatory_flag is False
     Bus(conf).close()
+
+
+def test_a_file_that_is_not_text_is_refused_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_bytes(b"[database]\nconnection = \xff\n")
+    with pytest.raises(errors.ConfigurationError) as refused:
+        options.new(files=[file])
+
+    assert str(refused.value) == f"The configuration is wrong: {file} is not text in UTF-8."

@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -279,3 +280,25 @@ def test_a_user_without_a_name_in_the_system_is_named_by_number(monkeypatch: pyt
     parser = argparse.ArgumentParser()
     request_arguments.add_options(parser, size_required=False)
     assert parser.parse_args([]).user == "1999999999"
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("placement-api --port 99999", "--port 99999"),
+        ("placement-api --workers 0", "--workers 0"),
+        ("dashboard --port -1", "--port -1"),
+        ("scheduler --name a --metrics-port 70000", "--metrics-port 70000"),
+    ],
+)
+def test_a_value_that_an_option_of_a_service_cannot_have_is_told_with_the_option(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, words: str, option: str
+) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = inproc://\n[database]\nconnection = sqlite:///{tmp_path}/m.sqlite\n")
+    monkeypatch.setenv("MOORAGE_CONFIG", str(file))
+
+    assert main(words.split()) == 1
+    told = capfd.readouterr()
+    # A service that has set up its log writes the sentence there.
+    assert f"The configuration is wrong: {option}: Should be" in " ".join((told.out + told.err).split())
