@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any, NoReturn
 
 from moorage.cli import lazy  # noqa: F401 - first: the imports below load the modules that it defers
@@ -133,8 +134,16 @@ class Shell(App):
         super().clean_up(cmd, result, err)
 
 
+def _open_closed_streams() -> None:
+    """Open the null device for streams that the caller has closed; a file opened later would get their descriptors."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - until the process ends
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the sub-command in ``argv``; return the exit status."""
+    _open_closed_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     for word in words:
         try:

@@ -302,3 +302,9 @@ def test_a_value_that_an_option_of_a_service_cannot_have_is_told_with_the_option
     told = capfd.readouterr()
     # A service that has set up its log writes the sentence there.
     assert f"The configuration is wrong: {option}: Should be" in " ".join((told.out + told.err).split())
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_whose_streams_are_closed_is_carried_out(closed: str) -> None:
+    line = f'exec "$0" -m moorage.cli.shell help instance list {closed}'
+    assert subprocess.run(["sh", "-c", line, sys.executable], stdout=subprocess.DEVNULL, check=False).returncode == 0
