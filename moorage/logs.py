@@ -84,6 +84,11 @@ class _SaidOnce(logging.Formatter):
 def register_options(conf: cfg.ConfigOpts) -> None:
     """Register the options of oslo.log, with Moorage's line format as the default."""
     log.register_options(conf)
+    # The library makes these options of the command line, which are checked before any others: oslo.config ends the
+    # process at a wrong value in a file, also at a reload, with a line that does not name the file.
+    of_files = [*_options.common_cli_opts, *_options.logging_cli_opts]
+    conf.unregister_opts(of_files)
+    conf.register_opts(of_files)
     # The library lists this option, but registers it only on the global configuration.
     conf.register_opts(versionutils.deprecated_opts)
     conf.register_opt(_SERVICE_NAME)

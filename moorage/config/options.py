@@ -1,5 +1,6 @@
 """All options of all services, and functions that read a service's configuration."""
 
+import math
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -12,6 +13,8 @@ from moorage import errors
 from moorage.config import compute, conductor, dashboard, placement_api, scheduler, unknown
 
 DEFAULT_FILE = Path("/etc/moorage/moorage.conf")
+#: The greatest value of an option that is a number with a least value. A thread can wait so many seconds.
+_GREATEST = 2**31 - 1
 #: The file of a value in messages of oslo.config, in a format for developers.
 _PLACE = re.compile(r"from LocationInfo\(location=<[^>]*>, detail='([^']*)'\)")
 
@@ -244,16 +247,38 @@ def in_words(fault: Exception) -> str:
 
 
 def check(conf: cfg.ConfigOpts, files: Sequence[Path] | None = None) -> None:
-    """Read every option of Moorage once, so that a wrong value is found before a service starts.
+    """Read every option once, those of libraries included, so that a wrong value is found before a service starts.
 
-    :param files: check only the options that are set in these files.
-    :raises ValueError: a value is not of its option's type.
+    :param files: check only the options of Moorage that are set in these files.
+    :raises ConfigurationError: a value is not one of its option; the error names the file, the section and the option.
     """
     written = None if files is None else {(group, name) for _, group, names in unknown.written(files) for name in names}
-    for group, options in GROUPS.items():
-        for option in options:
-            if written is None or (group, option.name) in written:
-                conf[group][option.name]
+    for group, listed in unknown.registered(conf):
+        for option in listed:
+            if written is None or (group in GROUPS and (group, option.dest) in written):
+                _check_value(conf, group, option)
+
+
+def _check_value(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> None:
+    try:
+        value = conf[option.dest] if group == "DEFAULT" else conf[group][option.dest]
+    except ValueError as fault:
+        named = in_words(fault).replace(f"option {option.name}", f"option [{group}] {option.dest}", 1)
+        raise errors.ConfigurationError(reason=named) from fault
+    where = conf.get_location(option.dest, None if group == "DEFAULT" else group)
+    if where is None or not where.location.is_user_controlled:
+        return
+    if value is None and not isinstance(option, cfg.StrOpt):
+        wrong = "it is empty"  # oslo.config reads an empty number or switch as null
+    elif isinstance(value, float) and not math.isfinite(value):
+        wrong = "it is not finite"
+    elif getattr(option.type, "min", None) is not None and value > _GREATEST:
+        wrong = f"it is more than {_GREATEST}"
+    else:
+        return
+    raise errors.ConfigurationError(
+        reason=f"Value for option [{group}] {option.dest} in {where.detail} is not valid: {wrong}"
+    )
 
 
 def required(conf: cfg.ConfigOpts, group: str, name: str) -> str:

@@ -32,7 +32,7 @@ def check(conf: cfg.ConfigOpts, files: Sequence[Path], unread: Collection[str] =
     :param unread: the sections that may have further options.
     :raises ConfigurationError: there is one; the error names the file and a suggestion.
     """
-    known = _registered(conf)
+    known = _names(conf)
     sections = {*known, *PLUGIN_GROUPS, *_OF_LIBRARIES, *unread}
     for file, section, options in written(files):
         # The library that reads [cors] also reads sections [cors.NAME].
@@ -68,7 +68,7 @@ def _refuse_unknown(file: Path, section: str, options: Collection[str], known: C
 
 
 def _closest(name: str, known: Collection[str]) -> str | None:
-    found = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=_ALIKE)
+    found = difflib.get_close_matches(name.lower().replace("-", "_"), sorted(known), n=1, cutoff=_ALIKE)
     return found[0] if found else None
 
 
@@ -81,17 +81,18 @@ def written(files: Sequence[Path]) -> Iterator[tuple[Path, str, Collection[str]]
             yield file, section if section == "DEFAULT" else section.lower(), options
 
 
-def _registered(conf: cfg.ConfigOpts) -> dict[str, set[str]]:
+def _names(conf: cfg.ConfigOpts) -> dict[str, set[str]]:
     known: dict[str, set[str]] = {"DEFAULT": set()}
-    for group, options in _options(conf):
+    for group, options in registered(conf):
         for option in options:
-            known.setdefault(group, set()).update({option.name, option.dest})
+            known.setdefault(group, set()).add(option.dest)
             for former in option.deprecated_opts:
                 known.setdefault(former.group or group, set()).add(former.name or option.name)
     return known
 
 
-def _options(conf: cfg.ConfigOpts) -> Iterator[tuple[str, list[cfg.Opt]]]:
+def registered(conf: cfg.ConfigOpts) -> Iterator[tuple[str, list[cfg.Opt]]]:
+    """Yield each group of a configuration with its options."""
     # The library has no public list of registered options.
     yield "DEFAULT", [info["opt"] for info in conf._opts.values()]  # noqa: SLF001
     for name, group in conf._groups.items():  # noqa: SLF001

@@ -7,7 +7,7 @@ from support.moorage.configuration import from_text
 
 from moorage import errors
 from moorage.bus.bus import Bus
-from moorage.config import options
+from moorage.config import calls, options
 from moorage.db.database import Database
 from scheduler.plugins.loading import load_weighers
 
@@ -21,7 +21,7 @@ def refused(tmp_path: Path, text: str) -> str:
 
 def test_an_invalid_value_is_reported_with_its_option_and_file(tmp_path: Path) -> None:
     assert refused(tmp_path, "[scheduler]\nbroken_plugin = maybe\n") == (
-        "The configuration is wrong: Value for option broken_plugin in "
+        "The configuration is wrong: Value for option [scheduler] broken_plugin in "
         f"{tmp_path / 'moorage.conf'} is not valid: Valid values are [fail, skip], but found 'maybe'."
     )
 
@@ -35,6 +35,40 @@ def test_an_invalid_value_of_a_plugins_option_is_reported_in_one_sentence(tmp_pa
     assert "LocationInfo" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("section", "option", "value"),
+    [
+        ("conductor", "report_interval", "soon"),
+        ("rpc", "call_timeout", "nan"),
+        ("service", "report_interval", "inf"),
+        ("service", "prune_interval", "1e300"),
+        ("database", "pool_size", ""),
+        ("placement_api", "serve_metrics", ""),
+        ("scheduler", "max_claim_tries", "99999999999999999999"),
+        ("oslo_messaging_rabbit", "rabbit_retry_interval", "soon"),
+        ("DEFAULT", "debug", "perhaps"),
+        ("DEFAULT", "use_json", "perhaps"),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_reported_with_its_file_section_and_option(
+    section: str, option: str, value: str, tmp_path: Path
+) -> None:
+    text = refused(tmp_path, f"[{section}]\n{option} = {value}\n")
+    assert f"Value for option [{section}] {option} in {tmp_path / 'moorage.conf'} is not valid: " in text
+
+
+def test_a_command_that_calls_services_refuses_the_same_values_of_moorages_own_options(tmp_path: Path) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text("[rpc]\ncall_timeout = nan\n")
+    with pytest.raises(errors.ConfigurationError, match=r"\[rpc\] call_timeout in .*moorage.conf is not valid"):
+        calls.read([file])
+
+
+def test_a_number_without_a_minimum_has_no_maximum_either(tmp_path: Path) -> None:
+    conf = from_text(tmp_path, "[fake_driver]\nseed = 99999999999999999999\n[service]\nmetrics_port = 0\n")
+    assert conf.fake_driver.seed == 99999999999999999999
+
+
 def test_a_misspelt_option_is_an_error_that_names_what_was_meant(tmp_path: Path) -> None:
     text = refused(tmp_path, "[scheduler]\nenabled_filter = ram\n")
     assert "enabled_filter in [scheduler]" in text
@@ -43,6 +77,10 @@ def test_a_misspelt_option_is_an_error_that_names_what_was_meant(tmp_path: Path)
 
 def test_an_option_that_resembles_none_is_an_error_too(tmp_path: Path) -> None:
     assert "xyzzy in [database], which is not an option of this section" in refused(tmp_path, "[database]\nxyzzy = 1\n")
+
+
+def test_an_option_with_hyphens_is_an_error_because_the_library_reads_it_with_underscores(tmp_path: Path) -> None:
+    assert "perhaps you mean log_file" in refused(tmp_path, "[DEFAULT]\nlog-file = x.log\n")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +99,7 @@ def test_a_misspelt_section_is_an_error_that_names_what_was_meant(tmp_path: Path
         "[cors.dashboard]\nallowed_origin = https://127.0.0.1\n",
         "[libvirt]\nvirt_type = kvm\n",
         "[filters]\nrack_attribute = row\n",
-        "[DEFAULT]\ndebug = true\nlog-file = x.log\n",
+        "[DEFAULT]\ndebug = true\nlog_file = x.log\n",
         "[DATABASE]\npool_size = 3\n",
     ],
     ids=["a library's", "keystone's", "another origin's", "a driver's", "a plug-in's", "the log's", "in capitals"],
