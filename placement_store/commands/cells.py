@@ -9,6 +9,7 @@ from typing import Any
 
 from cliff.lister import Lister
 from cliff.show import ShowOne
+from oslo_config import cfg
 
 from moorage import errors, ids
 from moorage.bus.calling import mask_url
@@ -20,7 +21,7 @@ from moorage.messages import ShowInCell
 from moorage.model import Cell
 from placement_store import cells
 from placement_store.commands import argument_types
-from placement_store.commands.db_upgrade import cell_place, upgrade
+from placement_store.commands.db_upgrade import DDL_CONNECTION, cell_place, upgrade
 from placement_store.schema import MAIN
 
 LOG = logging.getLogger(__name__)
@@ -65,14 +66,16 @@ class CellCreate(Configured, ShowOne):
             type=argument_types.database_url,
             help="URL of the database for the cell's records (default: [database] connection)",
         ),
+        DDL_CONNECTION,
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Create the cell and show it."""
+        _require_database_connection(parsed_args)
         database = _database(self)
         _require_bus(self, parsed_args.transport_url)
         # Create the tables first (they may exist already): a listed cell must be able to serve.
-        upgrade(cell_place(self.conf, parsed_args.name, parsed_args.database_connection))
+        _create_tables(self.conf, parsed_args.name, parsed_args)
         cell = cells.create(
             database,
             name=parsed_args.name,
@@ -128,6 +131,7 @@ class CellSet(Configured, ShowOne):
             type=lambda text: text and argument_types.database_url(text),
             help="New URL of the database; an empty value means [database] connection",
         ),
+        DDL_CONNECTION,
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
@@ -139,11 +143,12 @@ class CellSet(Configured, ShowOne):
         changed = {name: value or None for name, value in given.items() if value is not None}
         if not changed:
             raise errors.ConfigurationError(reason="give at least one change")
+        _require_database_connection(parsed_args)
         database = _database(self)
         cell = database.read(lambda connection: cells.by_name(connection, parsed_args.cell))
         _require_bus(self, parsed_args.transport_url)
         if "database_connection" in changed:
-            upgrade(cell_place(self.conf, cell.name, changed["database_connection"]))
+            _create_tables(self.conf, cell.name, parsed_args)
         return _COLUMNS, _row(cells.change(database, cell.uuid, **changed))
 
 
@@ -173,6 +178,17 @@ def _require_bus(command: Any, transport_url: str | None) -> None:
 
     if transport_url:
         Bus(command.conf, transport_url).close()
+
+
+def _require_database_connection(given: argparse.Namespace) -> None:
+    if given.ddl_connection and not given.database_connection:
+        raise errors.ConfigurationError(
+            reason="--ddl-connection needs --database-connection: it is of the same database"
+        )
+
+
+def _create_tables(conf: cfg.ConfigOpts, name: str, given: argparse.Namespace) -> None:
+    upgrade(cell_place(conf, name, given.database_connection or None, given.ddl_connection))
 
 
 def _database(command: Any) -> Database:

@@ -17,6 +17,7 @@ from moorage.config.options import main_database
 from moorage.db.database import Database
 from moorage.db.schemas import known_schemas
 from placement_store import cells
+from placement_store.commands import argument_types
 from placement_store.db import change_feed
 from placement_store.schema import MAIN
 
@@ -25,16 +26,22 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A schema in a database; ``cell`` is the name of the cell, for the records of one."""
+    """A schema in a database; ``cell`` is the name of the cell, for the records of one.
+
+    ``ddl_url`` is the same database with an account that may change tables; None if that of ``url`` may.
+    """
 
     schema: str
     url: str
     cell: str | None = None
+    ddl_url: str | None = None
 
 
-def cell_place(conf: cfg.ConfigOpts, name: str, database_connection: str | None) -> Place:
+def cell_place(
+    conf: cfg.ConfigOpts, name: str, database_connection: str | None, ddl_connection: str | None = None
+) -> Place:
     """Return the place of a cell's records; a URL of null means the main database."""
-    return Place("cell", database_connection or main_database(conf), name)
+    return Place("cell", database_connection or main_database(conf), name, ddl_connection)
 
 
 def upgrade(place: Place, *, dry_run: bool = False, patience: float = 600.0) -> tuple[str | None, str | None]:
@@ -44,13 +51,28 @@ def upgrade(place: Place, *, dry_run: bool = False, patience: float = 600.0) -> 
     :raises SchemaInUse: it stayed in use.
     :raises SchemaTooNew: a newer release has upgraded it, and this one cannot work on it.
     :raises StoreUnavailable: the database cannot be reached.
+    :raises SchemaMismatch: the URL that may change tables is of another database.
     """
     schema = known_schemas()[place.schema]
     name = f"cell {place.cell}" if place.cell else place.schema
     # Altering a large table may take hours, so there is no statement limit. But while an ALTER waits for its lock,
     # other statements queue behind it: so it waits for a second only, and is retried.
-    with closing(Database(place.url, name, pool_size=1, statement_limit=None, lock_wait=1.0)) as database:
-        return schema.planned(database) if dry_run else schema.upgrade(database, patience)
+    url = place.ddl_url or place.url
+    with closing(Database(url, name, pool_size=1, statement_limit=None, lock_wait=1.0)) as database:
+        revisions = schema.planned(database) if dry_run else schema.upgrade(database, patience)
+    if place.ddl_url and not dry_run:
+        with closing(Database(place.url, name, pool_size=1)) as database:
+            schema.check(database)
+    return revisions
+
+
+DDL_CONNECTION = argument(
+    "--ddl-connection",
+    type=argument_types.database_url,
+    metavar="URL",
+    help="URL of the cell's database with an account that may change tables, for this command only (default: the "
+    "account that the cell's conductors use)",
+)
 
 
 class DbUpgrade(Configured, Lister):
@@ -67,6 +89,7 @@ class DbUpgrade(Configured, Lister):
             "--schema", choices=sorted(known_schemas()), help="Upgrade only this schema"
         ),
         argument("--cell", metavar="NAME", help="Upgrade only the tables of this cell"),
+        DDL_CONNECTION,
         argument(
             "--patience",
             type=positive,
@@ -90,6 +113,8 @@ class DbUpgrade(Configured, Lister):
             raise errors.ConfigurationError(reason=f"a cell has no schema {parsed_args.schema}")
         if parsed_args.restored and (parsed_args.cell or parsed_args.schema not in (None, "main")):
             raise errors.ConfigurationError(reason="--restored is about the main schema")
+        if parsed_args.ddl_connection and not parsed_args.cell:
+            raise errors.ConfigurationError(reason="--ddl-connection needs --cell, because it is of one cell")
         rows: list[tuple[Any, ...]] = []
         for place in self._places(parsed_args):
             self.elapsed.says(f"upgrading {f'the records of {place.cell}' if place.cell else f'schema {place.schema}'}")
@@ -109,9 +134,9 @@ class DbUpgrade(Configured, Lister):
             yield Place("conductor", self.conf.conductor.connection or main)
         if "cell" in wanted:
             shown_without = parsed_args.dry_run and "main" in wanted
-            yield from self._cells(parsed_args.cell, shown_without=shown_without)
+            yield from self._cells(parsed_args.cell, parsed_args.ddl_connection, shown_without=shown_without)
 
-    def _cells(self, name: str | None, *, shown_without: bool) -> Iterator[Place]:
+    def _cells(self, name: str | None, ddl_connection: str | None, *, shown_without: bool) -> Iterator[Place]:
         """Yield the places of cells.
 
         :param shown_without: whether to yield none if this version cannot read the main schema yet, which a dry run
@@ -133,7 +158,7 @@ class DbUpgrade(Configured, Lister):
             raise errors.CellNotFound(name=name)
         for cell in known:
             if name in (None, cell.name):
-                yield cell_place(self.conf, cell.name, cell.database_connection)
+                yield cell_place(self.conf, cell.name, cell.database_connection, ddl_connection)
 
 
 def _begin_history(place: Place) -> None:

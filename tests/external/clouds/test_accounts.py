@@ -55,13 +55,18 @@ def test_a_cloud_works_with_an_account_for_each_role(mariadb: MariaDBServer, rab
         cloud.run("db", "upgrade")
         cloud.run(
             "cell", "create", "cell1", "--uuid", CELL_UUID,
-            "--transport-url", bus_url(rabbitmq, "cell", CELL), "--database-connection", cell,
+            "--transport-url", bus_url(rabbitmq, "cell", CELL),
+            "--database-connection", database_url(mariadb, "cell", CELL), "--ddl-connection", cell,
         )  # fmt: skip
-        # From now on the cell's conductors use their own account.
-        mariadb.execute(
-            f"UPDATE {MAIN}.cells SET database_connection = %s WHERE name = 'cell1'",
-            database_url(mariadb, "cell", CELL),
-        )
+        cloud.run("db", "upgrade", "--cell", "cell1", "--ddl-connection", cell)
+        # Another database than the recorded one is no place for the cell's tables.
+        elsewhere = cloud.run(
+            "cell", "set", "cell1", "--database-connection", database_url(mariadb, "super", "accounts_super"),
+            "--ddl-connection", cell, check=False,
+        )  # fmt: skip
+        assert elsewhere.returncode == 1
+        assert "The cell schema is at revision none" in elsewhere.stderr
+        assert cloud.run("db", "upgrade", "--ddl-connection", cell, check=False).returncode == 1
 
         def settings(account: str, database: str | None, **more: dict[str, str]) -> dict[str, dict[str, str]]:
             # A role without a database has none in its configuration.
