@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from cliff.show import ShowOne
@@ -27,6 +27,7 @@ from moorage.messages import (
 )
 from moorage.model import Instance, ServerGroup
 from moorage.model.allocations import amounts_of, in_words
+from moorage.model.states import InstanceState
 
 
 class InstanceBuildCommand(OrderCommand):
@@ -85,7 +86,7 @@ class InstanceList(ListCommand):
         parser = super().get_parser(prog_name)
         parser.add_argument("--project", metavar="NAME", help="List only instances of this project")
         parser.add_argument("--name", metavar="NAME", help="List only instances with this name")
-        parser.add_argument("--state", metavar="STATE", help="List only instances in this state")
+        parser.add_argument("--state", choices=get_args(InstanceState), help="List only instances in this state")
         parser.add_argument("--host", metavar="NAME", help="List only instances on this host")
         parser.add_argument("--deleted", action="store_true", help="List deleted instances, too")
         return parser

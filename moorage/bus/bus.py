@@ -53,6 +53,8 @@ LOG = logging.getLogger(__name__)
 _EXPECTED_REMOTELY = [errors.__name__, rpc_dispatcher.__name__]
 #: The most clients that are kept for their next use. Arbitrary.
 _MOST_CLIENTS = 1000
+#: The most bytes of a service's name. A queue's name has at most 255; it begins with the topic, perhaps with a uuid.
+_LONGEST_NAME = 200
 
 # --- The calling side -----------------------------------------------------------------------------------------------
 
@@ -221,7 +223,15 @@ class Bus:
         return self._clients(topic, server, self._conf.rpc.call_timeout if timeout is None else timeout)
 
     def server(self, topic: str, server: str, services: Sequence[object], threads: int = 8) -> BusServer:
-        """Return a server, not yet started, for all messages of ``services``; see :func:`.handlers.handlers`."""
+        """Return a server, not yet started, for all messages of ``services``; see :func:`.handlers.handlers`.
+
+        :raises ConfigurationError: the name of the server is not one that a queue and the list of services can have.
+        """
+        if not server or server[-1].isspace() or len(server.encode()) > _LONGEST_NAME:
+            raise errors.ConfigurationError(
+                reason=f"{server!r:.40} is no name of a service: it has 1 to {_LONGEST_NAME} bytes, and does not end "
+                "with a blank. See --name; for an agent, --agent and [compute] agent"
+            )
         name = logs.service_name(self._conf)
         endpoints: dict[str, Endpoint] = {}
         many = many_handlers(services)

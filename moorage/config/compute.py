@@ -2,7 +2,9 @@
 
 import socket
 
-from oslo_config import cfg
+from oslo_config import cfg, types
+
+_UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\\Z"
 
 #: Group `compute`.
 COMPUTE = [
@@ -15,7 +17,7 @@ COMPUTE = [
     ),
     cfg.StrOpt(
         "cell_uuid",
-        regex="^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\\Z",
+        regex=_UUID,
         help="The uuid of the agent's cell. Set it where `transport_url` is the cell's own bus: the agent then needs "
         "no access to the main bus. If it is not set, the agent asks the placement role on the main bus for the "
         "address of its cell's bus.",
@@ -45,7 +47,12 @@ COMPUTE = [
 FAKE_DRIVER = [
     cfg.IntOpt("hosts", default=1, min=1, help="The number of hosts that the fake driver simulates."),
     cfg.StrOpt("host_prefix", help="The prefix of the names of the simulated hosts. The default is the agent's name."),
-    cfg.StrOpt("availability_zone", default="nova", help="The availability zone of the simulated hosts."),
+    cfg.StrOpt(
+        "availability_zone",
+        default="nova",
+        regex="^.{0,254}\\S\\Z",
+        help="The availability zone of the simulated hosts.",
+    ),
     cfg.IntOpt("vcpus", default=16, min=1, help="Inventory of VCPU of each host."),
     cfg.IntOpt("pcpus", default=0, min=0, help="Inventory of PCPU of each host, in addition to its VCPU."),
     cfg.FloatOpt("vcpu_allocation_ratio", default=1.0, min=0.001, help="The allocation ratio of VCPU of each host."),
@@ -53,10 +60,13 @@ FAKE_DRIVER = [
     cfg.IntOpt("disk_gb", default=500, min=0, help="Inventory of DISK_GB of each host. 0 means none."),
     cfg.StrOpt(
         "shared_disk_aggregate",
+        regex=f"^\\Z|{_UUID}",
         help="The uuid of an aggregate in which a storage pool shares its DISK_GB. If it is set, the hosts belong to "
         "this aggregate and have no DISK_GB of their own.",
     ),
-    cfg.ListOpt("traits", default=[], help="Traits of each host."),
+    cfg.ListOpt(
+        "traits", default=[], item_type=types.String(regex="^[A-Z0-9_]{1,255}\\Z"), help="Traits of each host."
+    ),
     cfg.MultiStrOpt(
         "attributes",
         default=[],

@@ -308,3 +308,20 @@ def test_a_value_that_an_option_of_a_service_cannot_have_is_told_with_the_option
 def test_a_command_whose_streams_are_closed_is_carried_out(closed: str) -> None:
     line = f'exec "$0" -m moorage.cli.shell help instance list {closed}'
     assert subprocess.run(["sh", "-c", line, sys.executable], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["instance", "delete", "web", "--wait", "--wait-timeout", seconds] for seconds in ("nan", "-1", "soon")),
+        ["instance", "list", "--state", "activ"],
+    ],
+    ids=" ".join,
+)
+def test_a_wait_without_an_end_and_a_state_that_does_not_exist_are_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert f"argument {words[-2]}: " in capsys.readouterr().err
