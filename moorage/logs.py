@@ -8,7 +8,7 @@ from typing import Any
 from oslo_config import cfg
 from oslo_log import _options, formatters, log, versionutils
 
-from moorage import context
+from moorage import context, errors
 
 _LINE = (
     "%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s [%(service)s %(request_id)s %(attempt_id)s] %(message)s"
@@ -106,7 +106,22 @@ def setup(conf: cfg.ConfigOpts, service: str) -> None:
 
     Handlers belong to the process. If several services share a process, the last call decides where lines go. A line
     carries the service of its thread's context (set in threads of an RPC server), or else the name in the last call.
+
+    :raises ConfigurationError: the options name a file that cannot be written, a level or a format that does not exist,
+        or something that this machine does not have.
     """
+    root = logging.getLogger()
+    before = list(root.handlers)
+    try:
+        _set_up(conf, service)
+    except (log.LogConfigError, OSError, RuntimeError, TypeError, ValueError) as fault:
+        root.handlers[:] = before  # which can write the error
+        files = ", ".join(conf.config_file or ()) or "the environment"
+        reason = f"the log cannot be set up by the options of [DEFAULT] in {files}: {fault}"
+        raise errors.ConfigurationError(reason=reason) from fault
+
+
+def _set_up(conf: cfg.ConfigOpts, service: str) -> None:
     conf.set_default("log_service_name", service)
     root = logging.getLogger()
     ours = [handler for handler in root.handlers if any(isinstance(one, _ContextFilter) for one in handler.filters)]
@@ -120,6 +135,10 @@ def setup(conf: cfg.ConfigOpts, service: str) -> None:
                 # Read the options once: the library would read them for each line.
                 handler.formatter.conf = SimpleNamespace(**{name: conf[name] for name in _FORMATS})
             handler.setFormatter(_SaidOnce(handler.formatter))
+            # With a format that cannot be filled in, each line would be a traceback instead.
+            line = logging.LogRecord(__name__, logging.INFO, __file__, 0, "", None, None)
+            handler.filter(line)
+            handler.format(line)
 
 
 def service_name(conf: cfg.ConfigOpts) -> str | None:

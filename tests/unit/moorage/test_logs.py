@@ -160,3 +160,25 @@ def test_a_log_file_named_before_the_command_of_a_service_gets_the_services_log(
     assert ended.returncode == 1
     logged = (tmp_path / "log").read_text()
     assert "[conductor.one - -] The conductor schema is at revision none" in logged
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("log_file", "/nonexistent/moorage.log", "/nonexistent/moorage.log"),
+        ("log_config_append", "/nonexistent/logging.conf", "/nonexistent/logging.conf"),
+        ("default_log_levels", "moorage", "Unknown level"),
+        ("logging_context_format_string", "%(levle)s %(message)s", "levle"),
+    ],
+)
+def test_a_log_that_cannot_be_set_up_is_an_error_of_the_configuration_that_names_the_file(
+    option: str, value: str, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\n{option} = {value}\n")
+    before = list(logging.getLogger().handlers)
+    with pytest.raises(errors.ConfigurationError) as refused:
+        logs.setup(options.new(files=[file]), "scheduler.one")
+    assert str(file) in str(refused.value)
+    assert said in str(refused.value)
+    assert logging.getLogger().handlers == before
