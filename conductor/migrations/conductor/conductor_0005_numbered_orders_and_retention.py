@@ -3,7 +3,6 @@
 import sqlalchemy as sa
 
 from moorage.db import schema_changes
-from moorage.db.columns import name_type
 
 revision = "conductor_0005"
 down_revision = "conductor_0004"
@@ -16,9 +15,6 @@ def upgrade() -> None:
     # Order numbers: an order that arrives after a later one is refused.
     number = sa.Column("order_number", sa.Integer, nullable=False, server_default="0")
     schema_changes.add_column("conductor_instances", number)
-    # What operators call an instance.
-    schema_changes.add_column("conductor_instances", sa.Column("name", name_type()))
-    schema_changes.create_index("ix_conductor_instances_name", "conductor_instances", ["name"])
     # What housekeeping looks for in every round.
     schema_changes.create_index("ix_conductor_instances_state", "conductor_instances", ["state", "updated_at"])
     schema_changes.create_index("ix_conductor_requests_acknowledged_at", "conductor_requests", ["acknowledged_at"])
