@@ -8,7 +8,7 @@ from support.scheduler.rig import OneScheduler, Rig
 from filters.num_instances import NumInstancesFilter
 from moorage import errors
 from moorage.ids import derived
-from moorage.messages import ExplainRequest, ReportHosts, SelectDestinations, SetHost
+from moorage.messages import ExplainRequest, ReportHosts, SelectDestinations
 from moorage.messages.wire import decode, encode
 from moorage.model import Destination, Explanation, HostLoad, Image, RankedHost, RequestSpec, ServerGroup
 from moorage.plugin import Filter, Host

@@ -11,7 +11,6 @@ from moorage.messages import DeleteHost, SelectDestinations, SetHost
 from moorage.messages.wire import decode
 from moorage.model import Destination, Explanation
 from placement_store import cells
-from placement_store.schema import changes
 
 
 def explanation(fault: errors.NoValidHost) -> Explanation:

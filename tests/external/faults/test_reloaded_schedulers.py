@@ -47,8 +47,7 @@ def test_sighup_reloads_the_policy_of_a_process_and_an_invalid_policy_leaves_the
         assert loaded.fingerprint in shown.stdout
         # oslo.config itself would end the process at a wrong value of an option that the library also has on a command
         # line.
-        reload("[DEFAULT]
-debug = perhaps")
+        reload("[DEFAULT]\ndebug = perhaps")
         wait_until(lambda: (now := policy()) is not None and "debug" in str(now.refused), "debug to be refused")
         lines = [line for line in cloud.log("scheduler").splitlines() if "is refused, and policy" in line]
         assert len(lines) == 2
