@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
-from harness.cloud import wait_until
 from harness.servers import ServerProcess
+from harness.waiting import wait_until
 
 #: The smallest number of nodes of which a majority remains when one node is down.
 NODES = 3

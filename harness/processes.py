@@ -10,8 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, Self
 
-from harness.cloud import Settings, wait_until
+from harness.cloud import Settings
 from harness.termination import ends_with_this_process
+from harness.waiting import wait_until
 from moorage import errors, failpoints
 from moorage.bus.bus import Bus, Client
 from moorage.cli import lists

@@ -12,13 +12,14 @@ from typing import Literal
 from harness.arguments import Servers
 from harness.audit import judge
 from harness.bench.cloud import is_embedded
-from harness.cloud import RunningCloud, wait_until
+from harness.cloud import RunningCloud
 from harness.drills import age, contests, faults
 from harness.drills.cloud import DrillCloud, embedded, guests
 from harness.drills.faults import Fault
 from harness.drills.measures import Measures
 from harness.drills.report import Arguments, Report, Say
 from harness.drills.workload import WorkingClients, Workload
+from harness.waiting import wait_until
 from moorage import errors
 from moorage.cli import lists
 from moorage.messages import ListOperations

@@ -13,11 +13,11 @@ from typing import Self
 from msgspec import structs
 
 from harness.bench.requests import SPEC
-from harness.cloud import wait_until
 from harness.drills.cloud import STANDBY_AGENT, STANDBY_HOSTS, DrillCloud
 from harness.drills.month import HOURS, MEAN_BATCH, MEAN_LIFETIME, MonthDraws
 from harness.drills.orders import Server
 from harness.drills.workload import CALL_SECONDS, WorkingClients
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Client
 from moorage.cli import lists

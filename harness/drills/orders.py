@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from msgspec import structs
 
 from harness.bench.requests import SPEC
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Client
 from moorage.messages import (

@@ -7,7 +7,8 @@ import json
 import sys
 from typing import Any
 
-from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.cloud import CloudSpec, RunningCloud
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.messages import AddAggregateHost, CreateHostAggregate, SelectDestinations, ShowPolicy, wire
 from moorage.model import Flavor, RequestSpec

@@ -25,7 +25,7 @@ from support.bus.hall import (
     Work,
 )
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import context, errors, logs
 from moorage.bus import bus
 from moorage.messages.wire import Message

@@ -7,7 +7,7 @@ import requests
 from support.http.api import served
 from support.processes.collector import Collector
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 
 THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -5,8 +5,8 @@ from sqlalchemy import create_engine, exc, text
 from sqlalchemy.engine import make_url
 from support.processes.forked_cloud import ForkedCloud
 
-from harness.cloud import wait_until
 from harness.servers import MariaDBServer, RabbitMQServer
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Bus
 from moorage.config import options

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import psutil
 import sqlalchemy as sa
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from support.operations.move_stage import HOSTS, Stage, plan
 from support.operations.room import until_answered
 
-from harness.cloud import RunningCloud, wait_until
+from harness.cloud import RunningCloud
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.messages import ShelveInstance, UnshelveInstance
 from moorage.messages.wire import Mutation, R

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 
 README = Path(__file__).parents[3] / "README.md"
 

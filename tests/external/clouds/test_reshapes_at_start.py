@@ -9,8 +9,9 @@ from support.processes.building_client import call_until_answered
 
 from compute.fake.guest_file import GuestFile
 from compute.service import ComputeService
-from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.cloud import CloudSpec, RunningCloud
 from harness.servers import MariaDBServer
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.messages import (
     BuildInstances,

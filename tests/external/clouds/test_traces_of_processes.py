@@ -13,7 +13,7 @@ from support.processes.building_client import build
 from support.processes.collector import Collector
 from support.processes.forked_cloud import ForkedCloud
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.messages import BuildInstances, ShowInstance
 from moorage.model import Flavor, RequestSpec

@@ -10,9 +10,9 @@ import pymysql
 import pytest
 from sqlalchemy import Connection, exc, make_url, select, text
 
-from harness.cloud import wait_until
 from harness.servers import MariaDBServer
 from harness.tcp_proxy import TcpProxy
+from harness.waiting import wait_until
 from moorage import errors
 from moorage.config import options
 from moorage.db import cluster_connections, faults

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from sqlalchemy import make_url, text
 
-from harness.cloud import wait_until
 from harness.servers import MariaDBServer
 from harness.tcp_proxy import TcpProxy
+from harness.waiting import wait_until
 from moorage import errors
 from moorage.db import cluster_connections
 from moorage.db.database import Database

@@ -12,7 +12,7 @@ from support.processes.forked_cloud import ForkedCloud
 from support.scheduler.builders import select as select_message
 from support.scheduler.rig import Rig
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage.model import Selection
 from placement_store.schema import MAIN, allocations, consumers, requests, resource_providers
 

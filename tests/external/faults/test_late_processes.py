@@ -12,7 +12,7 @@ from support.processes.forked_cloud import ForkedCloud
 
 from conductor.schema import CONDUCTOR_METADATA
 from harness.audit import judge
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import BuildInstances, DeleteInstance, ListClaims, ListReconciled, ListStrangers, ShowInstance

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 from support.databases import paused_writer
 from support.databases.paused_writer import COUNTERS
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors
 from moorage.db.database import Database
 

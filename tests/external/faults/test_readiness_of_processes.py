@@ -16,9 +16,9 @@ from support.processes.building_client import build
 from support.processes.forked_cloud import ForkedCloud
 from support.processes.private_servers import program
 
-from harness.cloud import wait_until
 from harness.servers import free_ports
 from harness.tcp_proxy import TcpProxy
+from harness.waiting import wait_until
 
 #: The maximum seconds of an answer, whichever server is silent: the checks wait for two, and the machine may be busy.
 BOUND = 4.0

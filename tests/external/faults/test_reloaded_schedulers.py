@@ -6,7 +6,7 @@ from pathlib import Path
 from support.databases import migrated
 from support.processes.forked_cloud import ForkedCloud
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors
 from moorage.messages import ShowPolicy
 from moorage.model.inspection import PolicyState

@@ -19,9 +19,10 @@ from support.processes.building_client import SPEC, build
 from support.processes.forked_cloud import ForkedCloud
 from support.processes.tls import Tls
 
-from harness.cloud import Settings, wait_until
+from harness.cloud import Settings
 from harness.servers import MariaDBServer, RabbitMQServer, free_ports
 from harness.tcp_proxy import TcpProxy
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.messages import BuildInstances, ListCells, ListHosts, ListInstances, ListOperationsInCell, ShowInstance
 from moorage.messages.wire import Message

@@ -16,8 +16,8 @@ from support.databases.migrated import OnMariaDB
 from support.processes.forked_cloud import ForkedCloud
 
 from conductor.schema import CELL, CONDUCTOR
-from harness.cloud import wait_until
 from harness.tcp_proxy import TcpProxy
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.db.database import Database
 from moorage.messages import ListCells

@@ -11,7 +11,7 @@ from support.processes.faulty_cloud import QUICK, FaultyCloud, unlogged
 from support.processes.limited_servers import MariaDBWithItsOwnClock
 from support.processes.load import Load
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage.messages import ListHosts
 
 pytestmark = pytest.mark.timeout(900)

@@ -13,8 +13,8 @@ from support.http.api import answers
 from support.processes.fault_servers import Server, check, delete
 from support.processes.faulty_cloud import FaultyCloud
 
-from harness.cloud import wait_until
 from harness.servers import MariaDBServer, free_ports
+from harness.waiting import wait_until
 from moorage import errors
 from moorage.messages import ListInstances
 

@@ -14,7 +14,7 @@ from support.processes.limited_servers import MariaDBOnASmallDisk
 from support.processes.load import Load
 
 from harness.audit import judge
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.config import options
 from moorage.db.database import Database

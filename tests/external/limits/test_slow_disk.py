@@ -14,8 +14,8 @@ from support.processes.fault_servers import check
 from support.processes.faulty_cloud import FaultyCloud
 from support.processes.load import Load
 
-from harness.cloud import wait_until
 from harness.servers import USER, MariaDBServer
+from harness.waiting import wait_until
 from moorage import errors
 from moorage.db.database import Database
 from moorage.messages import ListInstances

@@ -19,7 +19,7 @@ from support.processes.building_client import SPEC, call_until_answered
 from support.processes.forked_cloud import ForkedCloud
 
 from harness.audit import judge
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.bus.bus import Client
 from moorage.db.database import Database

@@ -7,7 +7,8 @@ from msgspec import structs
 from support.operations.move_stage import plan
 from support.operations.room import SPEC
 
-from harness.cloud import RunningCloud, wait_until
+from harness.cloud import RunningCloud
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.messages import BuildInstances, DeleteInstance, GetAllocations, PutAllocations, ShowInstance
 from moorage.model import ConsumerAllocations, Instance, ProviderAmounts

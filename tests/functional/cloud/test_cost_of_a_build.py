@@ -14,7 +14,8 @@ from sqlalchemy.engine import Engine
 
 from harness.bench.build import ended
 from harness.bench.requests import SPEC
-from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.cloud import CloudSpec, RunningCloud
+from harness.waiting import wait_until
 from moorage import failpoints, ids
 from moorage.db.engine import WRITING
 from moorage.messages import BuildInstances

@@ -5,7 +5,8 @@ from typing import Any
 from support.operations.cloud import TroublesomeCloud
 from support.operations.instances import built
 
-from harness.cloud import CloudSpec, wait_until
+from harness.cloud import CloudSpec
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.messages import BuildInstances
 from moorage.model import Flavor, Instance, RequestSpec

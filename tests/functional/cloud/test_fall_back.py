@@ -4,7 +4,8 @@ import pytest
 from support.operations.instances import build, built, hold, order, show, used
 
 from harness.audit import judge
-from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.cloud import CloudSpec, RunningCloud
+from harness.waiting import wait_until
 
 
 @pytest.fixture

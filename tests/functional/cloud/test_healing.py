@@ -15,8 +15,8 @@ from support.operations.healed_servers import LARGE, PLAN, Servers
 
 from compute.service import ComputeService
 from conductor.schema import CELL, CONDUCTOR
-from harness.cloud import wait_until
 from harness.commands import FLAVOR
+from harness.waiting import wait_until
 from moorage import errors, failpoints, ids
 from moorage.cli.audit.healing import Healer
 from moorage.cli.clients import Clients

@@ -10,7 +10,8 @@ from support.operations.instances import becomes, build, order, restart_agent
 from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
 from conductor.schema import cell_operations
-from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.cloud import CloudSpec, RunningCloud
+from harness.waiting import wait_until
 from moorage import failpoints
 from moorage.messages import CompareView
 from moorage.model import Flavor, HostReport, Inventory, RequestSpec

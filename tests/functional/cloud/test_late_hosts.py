@@ -8,7 +8,8 @@ from support.operations.cloud import NEVER, TroublesomeCloud
 from support.operations.instances import becomes, build, guests, hold, order, restart_agent, show, used
 from support.operations.lost_patience import run_out
 
-from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.cloud import CloudSpec, RunningCloud
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.messages import DeleteInstance, ListStrangersInCell
 from moorage.model import Guest, Instance

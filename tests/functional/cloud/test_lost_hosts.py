@@ -5,7 +5,8 @@ from sqlalchemy import delete
 from support.operations.instances import build, restart_agent
 
 from conductor.schema import cell_agents, cell_hosts
-from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.cloud import CloudSpec, RunningCloud
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.messages import DeleteHost, GetResourceProvider, SetHost
 from placement_store.schema import changes, hosts, inventories, resource_providers

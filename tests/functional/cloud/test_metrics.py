@@ -7,7 +7,8 @@ import pytest
 from support.moorage.counts import Counts
 from support.operations.instances import SPEC, build, built, order
 
-from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.cloud import CloudSpec, RunningCloud
+from harness.waiting import wait_until
 from moorage import errors, ids, metrics
 from moorage.db.database import Database
 from moorage.messages import DeleteInstance, SelectDestinations

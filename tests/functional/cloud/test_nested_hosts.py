@@ -6,7 +6,8 @@ import pytest
 from support.operations.instances import build, built, order
 
 from harness.audit import judge
-from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.cloud import CloudSpec, RunningCloud
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.messages import DeleteInstance, GetAllocations, ListResourceProviders, PlanReshape
 from moorage.model import Consumer, Flavor, MoveInstruction, RequestSpec, ResourceGroup, ResourceProvider

@@ -8,7 +8,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from support.moorage.traces import Traces, all_hang_together, names, traced
 from support.operations.instances import SPEC, built
 
-from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.cloud import CloudSpec, RunningCloud
+from harness.waiting import wait_until
 from moorage import context, errors, ids, tracing
 from moorage.messages import BuildInstances, DeleteInstance, ListHosts
 from moorage.model import Instance

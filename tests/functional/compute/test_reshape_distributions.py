@@ -11,7 +11,8 @@ from support.operations.instances import becomes, driver_options, order, provide
 from compute.driver import ReshapeNeeded
 from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
-from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.cloud import CloudSpec, RunningCloud
+from harness.waiting import wait_until
 from moorage import errors
 from moorage.cli.shell import main
 from moorage.messages import GetAllocations

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 from support.operations.instances import becomes, guests, order, provider_tree, restart_agent, show
 
-from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.cloud import CloudSpec, RunningCloud
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.messages import GetAllocations, SetInventory, SetTraits
 from moorage.model import Consumer, Flavor, Inventory, RequestSpec, ResourceProvider

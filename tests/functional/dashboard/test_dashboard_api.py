@@ -11,7 +11,7 @@ from support.http.fake_keystone import require_middleware
 from dashboard.api import RESOURCES
 from dashboard.application import application
 from dashboard.sources import Sources
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.config import options
 from moorage.messages import AddAggregateHost, CreateHostAggregate, SetHost

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 
 #: Starts a scheduler, which waits for servers that do not exist, and prints its process id.
 SCRIPT = """

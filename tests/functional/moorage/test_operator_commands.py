@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 from support.cli.fake_services import ATTEMPT, CELL, LOST, Conductor, OtherService, Surroundings
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors
 from moorage.cli.status import intruders
 from moorage.db.database import Database

@@ -11,8 +11,9 @@ import pytest
 from sqlalchemy import delete
 
 from conductor.service import CellConductor
-from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.cloud import CloudSpec, RunningCloud
 from harness.commands import FLAVOR, build_all
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.cli.shell import main
 from moorage.messages import (

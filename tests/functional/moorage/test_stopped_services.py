@@ -6,7 +6,7 @@ import pytest
 from support.scheduler.operator import Operator, operator_of_hosts
 from support.scheduler.rig import Rig
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.config import options
 from moorage.messages import ListServices

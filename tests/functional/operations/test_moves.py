@@ -7,7 +7,7 @@ import pytest
 from support.operations.cloud import TroublesomeCloud
 from support.operations.move_stage import HOSTS, LARGE, SMALL, Stage, plan
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.messages import AbortMigration, EvacuateInstance, RebuildInstance, ShelveInstance, UnshelveInstance
 from moorage.model import Flavor, Image

@@ -8,7 +8,8 @@ import pytest
 from msgspec import structs
 from support.operations.move_stage import SPEC, Stage, plan
 
-from harness.cloud import RunningCloud, wait_until
+from harness.cloud import RunningCloud
+from harness.waiting import wait_until
 from moorage import errors, failpoints, ids
 from moorage.messages import (
     CreateResourceProvider,

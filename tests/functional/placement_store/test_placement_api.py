@@ -21,7 +21,7 @@ from oslo_context.context import get_current
 from support.http.api import Api, served
 from support.http.fake_keystone import require_middleware
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.config import options
 from moorage.db.database import Database

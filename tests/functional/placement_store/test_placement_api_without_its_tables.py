@@ -15,9 +15,9 @@ import requests
 from sqlalchemy import make_url
 from support.http.api import Api, served
 
-from harness.cloud import wait_until
 from harness.servers import free_ports
 from harness.tcp_proxy import TcpProxy
+from harness.waiting import wait_until
 from moorage.config import options
 from moorage.db.database import Database
 from placement_store.http import wsgi

@@ -10,7 +10,7 @@ from support.placement_store.builders import Store
 from support.scheduler.builders import CELLS
 from support.scheduler.rig import Rig, node_uuid
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Bus, serves
 from moorage.config import options

@@ -13,7 +13,7 @@ from support.scheduler.installed_packages import Install
 from support.scheduler.operator import Operator, report_scheduler
 from support.scheduler.rig import Rig
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Bus
 from moorage.config import options

@@ -8,7 +8,7 @@ import pytest
 from support.scheduler.builders import select
 from support.scheduler.operator import Operator, operator_of_hosts, report_scheduler
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Bus
 from moorage.cli import lists

@@ -12,7 +12,7 @@ from sqlalchemy import select as query
 from support.scheduler.builders import CELLS, select
 from support.scheduler.rig import Rig, node_uuid
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Bus
 from moorage.config import options

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compute.fake.guest_file import GuestFile
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage.bus import inproc
 from moorage.bus.bus import Client
 from moorage.messages import REPORTS_TOPIC, AuditStore, ListOperations

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import select
 
 from conductor.schema import cell_hosts
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.messages import (
     AbortMigration,

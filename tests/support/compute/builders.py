@@ -14,7 +14,7 @@ from compute.driver import Driver, GuestSpec
 from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
 from compute.service import ComputeService
-from harness.cloud import wait_until as wait_until
+from harness.waiting import wait_until as wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Bus
 from moorage.config import options

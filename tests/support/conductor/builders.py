@@ -14,7 +14,7 @@ from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import Backoff
 from conductor.schema import cell_disowned
 from conductor.service import CellConductor, SuperConductor
-from harness.cloud import wait_until as wait_until
+from harness.waiting import wait_until as wait_until
 from moorage import context, errors, ids
 from moorage.bus.bus import Bus, BusServer, serves
 from moorage.config import options

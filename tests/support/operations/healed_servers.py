@@ -9,8 +9,9 @@ from typing import Any
 from oslo_config import cfg
 from sqlalchemy import Connection, select
 
-from harness.cloud import CloudSpec, wait_until
+from harness.cloud import CloudSpec
 from harness.commands import FLAVOR
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.cli.audit.collector import AuditCollector
 from moorage.cli.audit.command import Examination, examine, heal

@@ -5,7 +5,8 @@ from typing import Any
 from compute.driver import Driver
 from compute.fake.guest_file import GuestFile
 from compute.service import ComputeService
-from harness.cloud import RunningCloud, wait_until
+from harness.cloud import RunningCloud
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.messages import (
     BuildInstances,

@@ -8,7 +8,8 @@ import pytest
 from msgspec import structs
 from sqlalchemy import select
 
-from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.cloud import CloudSpec, RunningCloud
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.messages import (
     BuildInstances,

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.cloud import CloudSpec, wait_until
+from harness.cloud import CloudSpec
+from harness.waiting import wait_until
 from moorage import errors, failpoints, ids
 from moorage.messages import (
     AbortMigration,

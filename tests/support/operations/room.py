@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 from sqlalchemy import or_, select
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Client
 from moorage.messages import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.messages import ReportProviders
 from moorage.model import Inventory, ProviderReport

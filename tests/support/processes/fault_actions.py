@@ -7,7 +7,7 @@ must then succeed. An impossible action must leave the server unchanged, with th
 from collections.abc import Callable
 from typing import Any
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors
 from moorage.messages import (
     AbortMigration,

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import psutil
 
 from conductor.schema import CELL, CONDUCTOR
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import ids
 from moorage.db.database import Database
 from moorage.messages.wire import Message, R

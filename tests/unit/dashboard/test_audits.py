@@ -5,7 +5,7 @@ import threading
 from support.moorage.clock import Clock
 
 from dashboard.audits import Audits
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors
 from moorage.cli.audit.command import Examination
 from moorage.cli.audit.findings import CloudState, Finding

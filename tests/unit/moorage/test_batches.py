@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.moorage.queued_calls import queue, wait_for
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import context, errors
 from moorage.batches import Batches, BatchItem
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors, failpoints
 
 

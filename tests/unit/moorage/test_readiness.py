@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import errors, metrics
 from moorage.metrics import GaugeSample
 from moorage.service import liveness

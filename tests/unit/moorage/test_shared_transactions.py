@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection
 from support.moorage.queued_calls import queue
 
-from harness.cloud import wait_until
+from harness.waiting import wait_until
 from moorage import context, errors, failpoints
 from moorage.db.shared_transactions import SharedTransactions
 
