@@ -12,7 +12,7 @@ from cliff.lister import Lister
 
 from moorage import errors, ids
 from moorage.cli import progress
-from moorage.cli.command import Configured, shown
+from moorage.cli.command import Configured, not_negative, shown
 from moorage.messages import ShowInstance
 from moorage.messages.basis import OrderAfter
 from moorage.messages.conductor import EndOfMigration
@@ -170,7 +170,7 @@ def add_wait_timeout(parser: argparse.ArgumentParser) -> None:
     """Add the option `--wait-timeout`."""
     parser.add_argument(
         "--wait-timeout",
-        type=_seconds,
+        type=not_negative,
         default=_WAIT_SECONDS,
         metavar="SECONDS",
         help=f"Maximum seconds to wait for the end (default: {_WAIT_SECONDS:g})",
@@ -182,14 +182,6 @@ def _not_empty(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("is empty")
     return text
-
-
-def _seconds(text: str) -> float:
-    """Parse a number of seconds; a wait of ``nan`` seconds would never end."""
-    seconds = float(text)
-    if not seconds >= 0:
-        raise argparse.ArgumentTypeError("must be a number of seconds, 0 or more")
-    return seconds
 
 
 def instance_row(instance: Instance) -> tuple[Any, ...]:

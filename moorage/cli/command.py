@@ -64,6 +64,14 @@ def positive(text: str) -> float:
     return seconds
 
 
+def not_negative(text: str) -> float:
+    """Parse a number of seconds that may be 0; a wait of ``nan`` seconds would never end."""
+    seconds = float(text)
+    if not 0 <= seconds <= threading.TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError("must be a number of seconds, 0 or more")
+    return seconds
+
+
 def _blank(values: Iterable[Any]) -> tuple[Any, ...]:
     """Return values with an empty text instead of None."""
     return tuple("" if value is None else value for value in map(_flat, values))

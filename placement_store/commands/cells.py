@@ -142,7 +142,7 @@ class CellSet(Configured, ShowOne):
         given = {name: getattr(parsed_args, name) for name in ("name", "transport_url", "database_connection")}
         changed = {name: value or None for name, value in given.items() if value is not None}
         if not changed:
-            raise errors.ConfigurationError(reason="give at least one change")
+            raise errors.InvalidRequest(path="command line", reason="give at least one change")
         _require_database_connection(parsed_args)
         database = _database(self)
         cell = database.read(lambda connection: cells.by_name(connection, parsed_args.cell))

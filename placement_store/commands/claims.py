@@ -8,19 +8,12 @@ from cliff.command import Command
 from cliff.lister import Lister
 
 from moorage.cli import lists
-from moorage.cli.command import Configured, ListCommand, ShownAge, Table, argument, shown
+from moorage.cli.command import Configured, ListCommand, ShownAge, Table, argument, not_negative, shown
 from moorage.cli.serving import Serving
 from moorage.messages import ListClaims, ListReconciled
 from moorage.model.inspection import ClaimState
 
 _COLUMNS = ("consumer", "type", "claim", "node", "owner", "attempt", "host", "generation", "age")
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError("the number of seconds must not be negative")
-    return seconds
 
 
 class ServePlacement(Serving, Command):
@@ -54,7 +47,7 @@ class ClaimList(ListCommand):
     arguments = (
         argument("--unaccepted", action="store_true", help="List only claims that no host has accepted"),
         argument(
-            "--older-than", type=_seconds, default=0.0, metavar="SECONDS", help="List only claims older than this"
+            "--older-than", type=not_negative, default=0.0, metavar="SECONDS", help="List only claims older than this"
         ),
         argument("--residues", action="store_true", help="List residues, too"),
     )

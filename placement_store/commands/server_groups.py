@@ -7,7 +7,7 @@ from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from moorage import ids
+from moorage import errors, ids
 from moorage.cli import lists
 from moorage.cli.command import Record, ShownLines, Table, argument, shown
 from moorage.messages import CreateServerGroup, DeleteServerGroup, GetServerGroup, ListServerGroups, ServerGroupState
@@ -45,7 +45,6 @@ class ServerGroupCreate(PlacementCommand, ShowOne):
         argument(
             "--max",
             type=argument_types.members_on_host,
-            default=1,
             metavar="N",
             help="Maximum number of its servers per host, for anti-affinity (default: 1)",
         ),
@@ -53,8 +52,10 @@ class ServerGroupCreate(PlacementCommand, ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Create the group and show it."""
+        if parsed_args.max is not None and parsed_args.policy != "anti-affinity":
+            raise errors.InvalidRequest(path="--max", reason="only the policy anti-affinity has a maximum")
         group = ServerGroup(
-            uuid=parsed_args.uuid or ids.fresh(), policy=parsed_args.policy, max_server_per_host=parsed_args.max
+            uuid=parsed_args.uuid or ids.fresh(), policy=parsed_args.policy, max_server_per_host=parsed_args.max or 1
         )
         message = CreateServerGroup(
             request_id=ids.fresh(), group=group, name=parsed_args.name, project_id=parsed_args.project

@@ -166,6 +166,8 @@ class HostSet(_HostCommand):
                     path="--reason", reason="it cannot be combined with --maintenance, which gives the reason"
                 )
             disabled, reason = True, parsed_args.maintenance
+        if disabled is None and reason is None and parsed_args.forced_down is None:
+            raise errors.InvalidRequest(path="command line", reason="give at least one change")
         host = self.client("scheduler").call(
             SetHost(
                 request_id=ids.fresh(),

@@ -38,4 +38,6 @@ def test_an_invalid_server_group_is_refused_in_one_sentence(operator: Operator) 
     assert refused("server-group create db --policy affinity --project p --max 0").endswith(
         "'0' is not a number from 1 to 1000"
     )
+    limited = refused("server-group create db --policy affinity --project p --max 5")
+    assert limited == "The request is invalid at --max: only the policy anti-affinity has a maximum."
     assert refused("server-group show x").endswith("'x' is not a uuid")

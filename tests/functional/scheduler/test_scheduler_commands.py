@@ -91,6 +91,10 @@ def test_an_unknown_host_or_cell_is_refused_by_its_name(operator: Operator) -> N
     assert "There is no host host1 in that cell." in said
 
 
+def test_a_host_without_a_change_to_make_is_refused(operator: Operator) -> None:
+    assert "give at least one change" in operator.is_refused("host", "set", "host1")
+
+
 def test_a_missing_reason_is_empty_in_a_table_and_null_in_json(operator: Operator) -> None:
     assert "None" not in operator.reads("host", "list")
     assert operator.types("host", "list")[0]["reason"] is None
