@@ -18,7 +18,9 @@ def test_the_super_conductor_owns_every_claim_of_a_build_that_is_not_handed_over
     [uuid] = world.build()
     wait_until(lambda: uuid in world.placement.held)
 
-    assert owned(world, uuid, world.placement.held[uuid].claim_id)
+    claim_id = world.placement.held[uuid].claim_id
+    assert claim_id is not None
+    assert owned(world, uuid, claim_id)
     assert owned(world, uuid, ids.fresh()), "the answer under way may name any claim"
     world.becomes(uuid, "active")
 

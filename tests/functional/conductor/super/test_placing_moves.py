@@ -326,6 +326,7 @@ def test_the_super_conductor_owns_the_claim_of_a_move_until_it_is_handed_over(wo
     migration_uuid = world.migrate(uuid)
     wait_until(lambda: "move_instance" in world.cell.methods())
     claim_id = world.placement.held[uuid].claim_id
+    assert claim_id is not None
 
     owned = world.order(OwnsClaim(request_id=ids.fresh(), consumer_uuid=uuid, claim_id=claim_id)).owned
 

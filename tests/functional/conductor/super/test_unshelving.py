@@ -73,6 +73,7 @@ def test_an_instance_that_is_being_unshelved_takes_no_other_order(world: MovingW
     with pytest.raises(errors.InvalidState):
         unshelve(world, uuid)
     claim_id = world.placement.held[uuid].claim_id
+    assert claim_id is not None
     assert world.order(OwnsClaim(request_id=ids.fresh(), consumer_uuid=uuid, claim_id=claim_id)).owned
     world.cell.refusing = {}
     comes_to(world, uuid, "active")
