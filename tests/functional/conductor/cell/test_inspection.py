@@ -55,7 +55,8 @@ def test_a_build_is_listed_before_its_part_in_the_cell_although_the_cell_answers
 
     monkeypatch.setattr(CellInspection, "list_operations", serves(ListOperationsInCell)(slowly))
     world.restart("cell")
-    world.becomes(*world.build(), "active")
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
 
     assert [each.cell_uuid is None for each in listed(world, ended=True)] == [True, False]
 

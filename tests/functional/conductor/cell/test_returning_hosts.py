@@ -235,7 +235,8 @@ def test_a_guest_is_destroyed_on_a_host_that_its_agent_withholds(world: World) -
     world.conf.set_override("host_down_after", 1.0, group="scheduler")
     world.restart("cell", build_timeout=1.0)
     world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
-    world.becomes(*world.build(), "active")
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
     start_hosts(world, "a")
     time.sleep(1.2)
     world.agent.no_reply_to_destroy = set()
