@@ -1,6 +1,7 @@
 """Test how an agent names the lives of its hosts and its own incarnations."""
 
 import threading
+from collections.abc import Collection
 from typing import Any
 
 from support.compute.builders import HOST, HOSTS, FakeCell, NewStage, build_on, wait_until
@@ -24,7 +25,7 @@ def test_a_list_of_guests_names_the_life_that_was_known_before_the_guests_were_l
     listing, go_on = threading.Event(), threading.Event()
 
     class Driver(FakeDriver):
-        def unfinished(self, host: str) -> set[str]:
+        def unfinished(self, host: str) -> Collection[str]:
             listing.set()
             assert go_on.wait(30)
             return super().unfinished(host)

@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from support.bus.disordered_bus import Disorder
@@ -16,7 +17,7 @@ from support.operations.random_aftermath import Aftermath, drifts
 from support.operations.random_operations import DEEDS, HOSTS, PLAN, SERVERS, Deed, Troop
 
 from moorage.bus import inproc
-from moorage.messages.wire import Mutation
+from moorage.messages.wire import Message
 
 LONG = os.environ.get("DRILLS") == "long"
 ACTORS = 4
@@ -31,7 +32,7 @@ class ImpatientTroop(Troop):
 
     dice = random.Random()
 
-    def order(self, message: Mutation[object]) -> object:
+    def order(self, message: Message[Any]) -> Any:
         if self.dice.random() < 0.3:
             return self.cloud.client("conductor").call(message)
         return super().order(message)

@@ -203,7 +203,7 @@ def test_an_unshelving_under_a_revoked_claim_starts_nothing(world: World) -> Non
     uuid = shelved(world)
     claim = world.placement.claim
 
-    def revoking(consumer: str, root: str, generation: int, *, keep_held: bool) -> str:
+    def revoking(consumer: str, root: str, generation: int | None = None, *, keep_held: bool = False) -> str:
         claim_id = claim(consumer, root, generation, keep_held=keep_held)
         world.revoke(world.placement.cells[0].uuid, claim_id, consumer)
         return claim_id
