@@ -1,9 +1,10 @@
 """Test that a request has one trace from its order to its guest, with all hosts that were tried."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from uuid import UUID
 
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from support.moorage.traces import Traces, all_hang_together, names, traced
 from support.operations.instances import SPEC, built
@@ -13,13 +14,18 @@ from harness.waiting import wait_until
 from moorage import context, errors, ids, tracing
 from moorage.messages import BuildInstances, DeleteInstance, ListHosts
 from moorage.model import Instance
-from moorage.open_telemetry import RequestTracer
+from moorage.open_telemetry import Place, RequestTracer
 
 
 @pytest.fixture
 def traces() -> Iterator[Traces]:
     with traced() as kept:
         yield kept
+
+
+def attributes(span: ReadableSpan) -> Mapping[str, object]:
+    assert span.attributes is not None
+    return span.attributes
 
 
 def build(cloud: RunningCloud) -> tuple[str, Instance]:
@@ -49,12 +55,13 @@ def test_a_build_that_falls_back_has_one_trace_from_its_order_to_its_guest(trace
             "conductor.cell build_finished",
         }
         assert on_the_way <= set(names(spans)), names(spans)
-        *failed, spawned = sorted((span for span in spans if span.name == "spawn"), key=lambda span: span.start_time)
-        assert [span.attributes["error.type"] for span in failed] == [errors.BuildFailed.code] * len(failed)
+        spawns = [span for span in spans if span.name == "spawn"]
+        *failed, spawned = sorted(spawns, key=lambda span: span.start_time or 0)
+        assert [attributes(span)["error.type"] for span in failed] == [errors.BuildFailed.code] * len(failed)
         assert failed
         assert spawned.status.is_unset
-        assert spawned.attributes["moorage.instance_uuid"] == instance.uuid
-        assert spawned.attributes["moorage.host"] == instance.attempts[-1].host
+        assert attributes(spawned)["moorage.instance_uuid"] == instance.uuid
+        assert attributes(spawned)["moorage.host"] == instance.attempts[-1].host
 
 
 def test_periodic_work_without_an_order_has_no_trace(traces: Traces) -> None:
@@ -77,7 +84,7 @@ def test_shared_stages_of_requests_that_are_decided_together_are_in_each_trace(t
             under_way.append(context.current())
     with tracing.shared_span("claim", under_way):
         pass
-    assert not traces.of(requests[0])[0].attributes.get("moorage.batch_size")
+    assert not attributes(traces.of(requests[0])[0]).get("moorage.batch_size")
     # A span that has ended gets no new children; one that is open does.
     assert [names(traces.of(request_id)) for request_id in requests] == [["select"]] * 3
     with (
@@ -100,6 +107,7 @@ def test_a_step_of_another_process_is_below_the_first_span_of_its_request(traces
     with context.bound(request_id=request_id), tracing.span("build wait", place="below request"):
         pass
     [step] = elsewhere.of(request_id)
+    assert step.parent is not None
     assert step.parent.span_id == first.context.span_id
     assert step.resource.attributes["service.name"] == "moorage-conductor"
 
@@ -127,7 +135,11 @@ def test_an_invalid_caller_span_is_left_out(traces: Traces, received: object) ->
 def test_every_process_samples_the_same_requests(traces: Traces) -> None:
     first, second = Traces(), Traces()
     requests = [ids.fresh() for _ in range(400)]
-    for exported, name, place in ((first, "order", "first of request"), (second, "step", "below request")):
+    processes: list[tuple[Traces, str, Place]] = [
+        (first, "order", "first of request"),
+        (second, "step", "below request"),
+    ]
+    for exported, name, place in processes:
         tracing.use(RequestTracer(SimpleSpanProcessor(exported), "test.one", sample_ratio=0.25))
         for request_id in requests:
             with context.bound(request_id=request_id), tracing.span(name, place=place):
@@ -144,4 +156,4 @@ def test_a_request_id_that_is_no_uuid_has_a_trace_too(traces: Traces) -> None:
     with context.bound(request_id="req-by-hand"), tracing.span("GET /", place="first of request"):
         pass
     [span] = traces.get_finished_spans()
-    assert span.attributes["moorage.request_id"] == "req-by-hand"
+    assert attributes(span)["moorage.request_id"] == "req-by-hand"
