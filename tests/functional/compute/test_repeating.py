@@ -78,10 +78,14 @@ def test_a_repeated_build_that_has_ended_repeats_its_report(new_stage: NewStage,
     build = build_on(HOST)
     kind = BuildFailedInCell if failing else BuildFinished
 
+    def is_reported_again() -> bool:
+        stage.build(build)
+        return len(stage.cell.received(kind)) >= 2
+
     stage.build(build)
     wait_until(lambda: stage.cell.received(kind))
     # Until a moment after the answer of the cell, a duplicate is ignored, because the attempt is still under way.
-    wait_until(lambda: stage.build(build) or len(stage.cell.received(kind)) >= 2)
+    wait_until(is_reported_again)
 
     reports = stage.cell.received(kind)
     assert all(report == reports[0] for report in reports)

@@ -38,8 +38,7 @@ def size(message: BuildInCell) -> int:
 def test_a_build_is_handed_over_in_messages_that_the_broker_takes(world: MovingWorld) -> None:
     uuids = order(world)
 
-    for uuid in uuids:
-        wait_until(lambda uuid=uuid: uuid in world.cell.instances)
+    wait_until(lambda: set(uuids) <= set(world.cell.instances))
     wait_until(lambda: world.pending("conductor") == 0)
     messages = handed_over(world)
     assert max(size(message) for message in messages) <= MAX_MESSAGE
@@ -62,8 +61,7 @@ def test_a_build_of_which_the_cell_has_refused_a_part_is_sent_again(world: Movin
     world.replace_cell(RefusingAPart(world.placement))
     uuids = order(world)
 
-    for uuid in uuids:
-        wait_until(lambda uuid=uuid: uuid in world.cell.instances)
+    wait_until(lambda: set(uuids) <= set(world.cell.instances))
     wait_until(lambda: world.pending("conductor") == 0)
     assert {world.show(uuid).state for uuid in uuids} == {"active"}
     assert set(world.placement.held) == set(uuids)
