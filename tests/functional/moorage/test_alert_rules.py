@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import generate_latest
+from prometheus_client import Counter, Gauge, Histogram, Summary, generate_latest
 from support.processes.private_servers import program
 
 from moorage import metrics
@@ -26,7 +26,7 @@ def declared() -> dict[str, set[str]]:
     """Return all samples of a scrape with their labels, without the bounds of histograms."""
     names = {gauge.name: set(gauge.labels) for gauge in metrics.SAMPLED}
     for metric in vars(metrics).values():
-        if isinstance(metric, metrics.Counter | metrics.Gauge | metrics.Histogram | metrics.Summary):
+        if isinstance(metric, Counter | Gauge | Histogram | Summary):
             kind = metric._type
             suffixes = {"counter": ["_total"], "gauge": [""], "summary": ["_sum", "_count"]}
             for suffix in suffixes.get(kind, ["_sum", "_count", "_bucket"]):

@@ -18,6 +18,7 @@ import psutil
 import pytest
 import webob
 from oslo_context.context import get_current
+from oslo_policy.policy import DocumentedRuleDefault
 from support.http.api import Api, served
 from support.http.fake_keystone import require_middleware
 
@@ -72,7 +73,7 @@ def test_every_operation_except_the_root_has_a_documented_policy_rule() -> None:
     documented = {
         (one["method"], re.sub(r"\{\w+\}", "{}", one["path"])): rule.name
         for rule in policy.list_rules()
-        if isinstance(rule, policy.policy.DocumentedRuleDefault)
+        if isinstance(rule, DocumentedRuleDefault)
         for one in rule.operations
     }
     declared = {
@@ -101,7 +102,8 @@ def test_a_changed_policy_file_is_reloaded_while_the_server_runs(database: Datab
     api = client(database, tmp_path, f"{NOAUTH}[oslo_policy]\npolicy_file = {rules}\n")
 
     def status(**headers: str) -> int:
-        return api.simulate_get("/resource_providers", headers={**ADMIN, **headers}).status_code
+        code: int = api.simulate_get("/resource_providers", headers={**ADMIN, **headers}).status_code
+        return code
 
     assert (status(), status(**{"X-Roles": "looker"})) == (403, 200)
     rules.write_text('"placement:resource_providers:list": "role:admin"\n')
@@ -117,7 +119,8 @@ def test_cached_policy_decisions_depend_on_caller_and_target(database: Database,
 
     def status(project: str, roles: str, asked: str, **more: str) -> int:
         headers = {**ADMIN, "X-Auth-Token": f"u:{project}", "X-Roles": roles, **more}
-        return api.simulate_get(f"/usages?project_id={asked}", headers=headers).status_code
+        code: int = api.simulate_get(f"/usages?project_id={asked}", headers=headers).status_code
+        return code
 
     for _ in range(2):
         assert status("mine", "reader", "mine") == 200
@@ -168,7 +171,8 @@ def test_only_pages_of_an_allowed_origin_may_call_the_api(database: Database, tm
 
     def allowed(app: Any, method: str, headers: Mapping[str, str]) -> str | None:
         request = webob.Request.blank("/traits", method=method, headers={**ADMIN, **headers})
-        return request.get_response(app).headers.get("Access-Control-Allow-Origin")
+        origin: str | None = request.get_response(app).headers.get("Access-Control-Allow-Origin")
+        return origin
 
     assert allowed(open_, "OPTIONS", asked) == origin
     assert allowed(open_, "GET", {"Origin": origin}) == origin

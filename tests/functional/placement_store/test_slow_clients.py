@@ -13,7 +13,8 @@ import falcon.testing
 import pytest
 from sqlalchemy import Connection
 from support.databases import migrated
-from support.http.api import NEWEST, Api, served
+from support.http.api import Api, served
+from support.http.replies import NEWEST
 
 from moorage import context, ids
 from moorage.config import options
