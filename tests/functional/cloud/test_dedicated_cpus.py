@@ -1,5 +1,7 @@
 """Test servers with dedicated CPUs and NUMA nodes in a whole cloud."""
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 from support.operations.move_stage import SMALL, SPEC, Stage, plan
@@ -10,7 +12,7 @@ from moorage import errors, ids
 from moorage.messages import AttachResource, BuildInstances, ListResourceProviders
 from moorage.model import Flavor, ResourceGroup
 
-NESTED = {"layout": "nested", "numa_nodes": 2, "pcpus": 8}
+NESTED: dict[str, Any] = {"layout": "nested", "numa_nodes": 2, "pcpus": 8}
 PINNED = {"hw:cpu_policy": "dedicated", "hw:numa_nodes": "2"}
 
 

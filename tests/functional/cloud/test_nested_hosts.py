@@ -17,7 +17,8 @@ GPUS = {"gpus": 2, "vgpus_per_gpu": 1, "nics": 1}
 
 def spec(**fields: Any) -> RequestSpec:
     flavor = Flavor(vcpus=2, memory_mb=4096, root_gb=20)
-    return RequestSpec(**{"project_id": "p", "user_id": "u", "flavor": flavor} | fields)
+    given: dict[str, Any] = {"project_id": "p", "user_id": "u", "flavor": flavor}
+    return RequestSpec(**given | fields)
 
 
 ONE_GPU = spec(groups={"gpu": ResourceGroup(resources={"VGPU": 1})})

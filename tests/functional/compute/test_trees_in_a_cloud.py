@@ -1,6 +1,7 @@
 """Test hosts whose provider trees change while instances run on them, in a whole cloud of one process."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.operations.instances import becomes, guests, order, provider_tree, restart_agent, show
@@ -12,7 +13,7 @@ from moorage.messages import GetAllocations, SetInventory, SetTraits
 from moorage.model import Consumer, Flavor, Inventory, RequestSpec, ResourceProvider
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=4, memory_mb=4096, root_gb=20))
-DEVICES = {"numa_nodes": 2, "gpus": 2, "nics": 1}
+DEVICES: dict[str, Any] = {"numa_nodes": 2, "gpus": 2, "nics": 1}
 HOST = "cell1-host-0001"
 
 

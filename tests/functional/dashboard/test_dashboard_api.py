@@ -75,7 +75,7 @@ def test_the_zone_aggregates_and_state_of_a_host_are_shown(viewer: Viewer) -> No
     scheduler = viewer.cloud.client("scheduler")
     # A host with servers of other tests cannot change its zone.
     host = next(one for one in viewer.cloud.hosts() if not viewer.get("host", name=one.service_host)["consumers"])
-    named = {"service_host": host.service_host, "cell_uuid": host.cell_uuid}
+    named: dict[str, Any] = {"service_host": host.service_host, "cell_uuid": host.cell_uuid}
     scheduler.call(CreateHostAggregate(request_id=ids.fresh(), name="fast", metadata={"availability_zone": "north"}))
     scheduler.call(AddAggregateHost(request_id=ids.fresh(), aggregate="fast", **named))
     scheduler.call(SetHost(request_id=ids.fresh(), disabled=True, **named))

@@ -34,7 +34,7 @@ Types = Callable[..., tuple[int, Any]]
 @pytest.fixture(params=["embedded", pytest.param("servers", marks=pytest.mark.servers)], scope="module")
 def cloud(request: pytest.FixtureRequest) -> Iterator[RunningCloud]:
     """A cloud of two cells with six instances."""
-    urls: dict[str, str] = {}
+    urls: dict[str, Any] = {}
     if request.param == "servers":
         urls = {
             "transport_url": request.getfixturevalue("rabbitmq").add_vhost("operator"),

@@ -70,7 +70,7 @@ def refusal(delivery: inproc.Delivery, room: Room, seconds_left: float | None = 
     return name
 
 
-def order(story: Story, kind: type[Mutation[Any]], **fields: Any) -> Mutation[Any]:
+def order(story: Story, kind: Callable[..., Mutation[Any]], **fields: Any) -> Mutation[Any]:
     """Return an order about the server that names the last one."""
     last = story.room.show(story.uuid).last_order
     assert last is not None

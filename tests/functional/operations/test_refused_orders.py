@@ -51,7 +51,7 @@ def refuse(story: Story, recorder: Recorder) -> Callable[[Mutation[Any]], inproc
 Refuse = Callable[[Mutation[Any]], inproc.Delivery]
 
 
-def order(story: Story, kind: type[Mutation[Any]], **fields: Any) -> Mutation[Any]:
+def order(story: Story, kind: Callable[..., Mutation[Any]], **fields: Any) -> Mutation[Any]:
     return kind(request_id=ids.fresh(), instance_uuid=story.uuid, **fields)
 
 

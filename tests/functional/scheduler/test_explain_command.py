@@ -40,7 +40,7 @@ Types = Callable[..., Typed]
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[RunningCloud]:
     """Four hosts of 16 VCPU and 32 GiB in two cells, with GPUs as attributes, and three instances of 2 VCPU."""
-    settings = {
+    settings: dict[str, dict[str, Any]] = {
         "scheduler": {"view_max_age": 0.0},
         "fake_driver": {"attributes": ['{"gpu": "t4"}', 'cell2-host-0002: {"gpu": "a100"}']},
     }
