@@ -27,7 +27,10 @@ def ended(stage: Stage, build: BuildOnHost) -> str:
     """Order a build, and return the method of the message with its outcome."""
 
     def outcomes() -> list[str]:
-        reports = [*stage.cell.received(BuildFinished), *stage.cell.received(BuildFailedInCell)]
+        reports: list[BuildFinished | BuildFailedInCell] = [
+            *stage.cell.received(BuildFinished),
+            *stage.cell.received(BuildFailedInCell),
+        ]
         return [message.method for message in reports if message.attempt_id == build.attempt_id]
 
     stage.build(build)

@@ -137,7 +137,8 @@ def test_a_host_whose_generation_keeps_changing_is_left_to_the_next_report_and_d
             if self.busy and "host-0002" in names and self.providers.records:
                 self.providers.change(self.providers.named("host-0002").uuid)
 
-    stage = new_stage(Cell())
+    cell = Cell()
+    stage = new_stage(cell)
     stage.start()
     stage.wait_for_reports()
     restart_with_more_vcpus(stage)
@@ -147,7 +148,7 @@ def test_a_host_whose_generation_keeps_changing_is_left_to_the_next_report_and_d
     )
 
     assert stage.cell.providers.named("host-0002").inventories["VCPU"].total == 16
-    stage.cell.busy = False
+    cell.busy = False
     wait_until(lambda: stage.cell.providers.named("host-0002").inventories["VCPU"].total == 17)
 
 

@@ -22,13 +22,16 @@ def test_hosts_are_described_once_after_their_providers_and_are_alive_from_then_
     reports = [
         message for message in stage.cell.messages if isinstance(message, ReportProviderTree | ReportHostsInCell)
     ]
-    assert isinstance(reports[0], ReportHostsInCell)
-    assert (reports[0].hosts, reports[0].alive, reports[0].started) == ((), (), ()), "an agent reports itself first"
-    assert isinstance(reports[1], ReportProviderTree)
-    assert [report.uuid for report in reports[1].providers] == [host.compute_node_uuid for host in driver.hosts()]
-    assert list(reports[2].hosts) == list(driver.hosts())
-    assert all(message.hosts == () for message in reports[3:])
-    assert all(message.alive == ("host-0001", "host-0002", "host-0003") for message in reports[3:])
+    itself, trees, description, *later = reports
+    assert isinstance(itself, ReportHostsInCell)
+    assert (itself.hosts, itself.alive, itself.started) == ((), (), ()), "an agent reports itself first"
+    assert isinstance(trees, ReportProviderTree)
+    assert [report.uuid for report in trees.providers] == [host.compute_node_uuid for host in driver.hosts()]
+    assert isinstance(description, ReportHostsInCell)
+    assert list(description.hosts) == list(driver.hosts())
+    for message in later:
+        assert isinstance(message, ReportHostsInCell)
+        assert (message.hosts, message.alive) == ((), ("host-0001", "host-0002", "host-0003"))
     assert [message.number for message in reports] == list(range(1, len(reports) + 1))
     assert len({message.incarnation for message in reports}) == 1
     assert all(message.agent == AGENT for message in reports)

@@ -137,14 +137,15 @@ class Racing(InProcessPlacement):
         if isinstance(message, SetInventories):
             provider = super().call(GetResourceProvider(uuid=message.uuid))
             inventories = {**provider.inventories, "DISK_GB": provider.inventories["VCPU"]}
-            faster: SetInventories | PutAllocations = structs.replace(
-                message, request_id=ids.fresh(), generation=provider.generation, inventories=inventories
+            super().call(
+                structs.replace(
+                    message, request_id=ids.fresh(), generation=provider.generation, inventories=inventories
+                )
             )
         else:
             consumer = super().call(GetAllocations(consumer_uuid=message.consumer_uuid))
             wanted = structs.replace(message.wanted, allocations=consumer.allocations)
-            faster = structs.replace(message, request_id=ids.fresh(), wanted=wanted)
-        super().call(faster)
+            super().call(structs.replace(message, request_id=ids.fresh(), wanted=wanted))
 
 
 @pytest.fixture

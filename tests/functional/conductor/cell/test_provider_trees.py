@@ -1,5 +1,7 @@
 """Test that a cell forwards messages about the providers of hosts between its agents and the placement role."""
 
+from typing import Any
+
 import pytest
 from support.conductor.builders import FakePlacement, World, node
 
@@ -28,7 +30,7 @@ class Placement(FakePlacement):
 
     def __init__(self) -> None:
         super().__init__()
-        self.messages: list[Message[object]] = []
+        self.messages: list[Message[Any]] = []
 
     @serves(ListProviderTrees)
     def list_provider_trees(self, message: ListProviderTrees) -> list[ResourceProvider]:
@@ -98,4 +100,5 @@ def test_a_reshape_keeps_its_request_id_and_the_traits_of_its_children_are_creat
     assert isinstance(first, EnsureTrait)
     assert first.name == "CUSTOM_TESLA"
     reshape = ReshapeByInstructions(request_id=message.request_id, instructions=(MOVE,), providers=(child,))
-    assert others == [reshape, first, reshape], "the repetition has the same request id for the placement role"
+    expected: list[Message[Any]] = [reshape, first, reshape]
+    assert others == expected, "the repetition has the same request id for the placement role"

@@ -39,10 +39,10 @@ def test_a_resize_gives_and_takes_extra_specs_and_leaves_the_others(world: Movin
         flavor = world.show(uuid).flavor
         return flavor.vcpus, dict(flavor.extra_specs)
 
-    given = ("--extra-spec", "hw:cpu_policy=dedicated", "--extra-spec", "resources:VGPU=1")
-    assert resized(*given) == (1, {"hw:cpu_policy": "dedicated", "resources:VGPU": "1"})
-    given = ("--vcpus", "2", "--extra-spec", "resources:VGPU=2", "--unset-extra-spec", "hw:cpu_policy")
-    assert resized(*given) == (2, {"resources:VGPU": "2"})
+    two_given = ("--extra-spec", "hw:cpu_policy=dedicated", "--extra-spec", "resources:VGPU=1")
+    assert resized(*two_given) == (1, {"hw:cpu_policy": "dedicated", "resources:VGPU": "1"})
+    one_taken = ("--vcpus", "2", "--extra-spec", "resources:VGPU=2", "--unset-extra-spec", "hw:cpu_policy")
+    assert resized(*one_taken) == (2, {"resources:VGPU": "2"})
     for words in (
         ("--unset-extra-spec", "hw:cpu_policy"),
         ("--unset-extra-spec", "resources:VGPU", "--extra-spec", "resources:VGPU=3"),
