@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -127,7 +128,7 @@ def assert_apart(members: dict[str, list[str]], found: dict[str, Instance], want
 def test_no_rule_is_broken_while_members_are_built_and_evacuated_all_at_once(
     migrated_url: str, rabbitmq_url: str, database: Database, record_property: Callable[[str, object], None]
 ) -> None:
-    settings = {
+    settings: dict[str, dict[str, Any]] = {
         "conductor": {"max_contention_retries": 100, "workers": 16, "retry_backoff": 0.2},
         "scheduler": {"host_subset_size": 3},
         "fake_driver": {"vcpus": 64, "memory_mb": 262144, "disk_gb": 2000},

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -62,9 +63,7 @@ def test_of_two_concurrent_moves_of_one_instance_exactly_one_begins(store: Store
         second = Moving(store, first.held, first.uuid, source_claim=first.source_claim, generation=first.generation)
         new = [{destination: ONE, pool: {"DISK_GB": 7}} for destination in destinations]
 
-        outcome = at_once(
-            lambda first=first, new=new: first.begin(new[0]), lambda second=second, new=new: second.begin(new[1])
-        )
+        outcome = at_once(partial(first.begin, new[0]), partial(second.begin, new[1]))
 
         won = outcome.index("done")
         # The other move is refused because of the migration, of the changed claim, or of a concurrent write.
@@ -80,7 +79,7 @@ def test_of_a_concurrent_confirm_and_revert_exactly_one_succeeds(store: Store, h
     source, destination, _ = hosts
     won: Counter[str] = Counter()
     for _ in range(ROUNDS):
-        moving, answers = begun(store, source, destination, pool), {}
+        moving, answers = begun(store, source, destination, pool), Answers()
         outcome = at_once(ending(moving, "confirm", answers), ending(moving, "revert", answers))
         assert sorted(outcome) in (["ClaimReleased", "done"], ["ConsumerNotFound", "done"])
         [which] = answers
@@ -99,12 +98,12 @@ def test_foreign_allocations_put_while_a_move_ends_are_kept_reported_as_lost_or_
     source, destination, _ = hosts
     seen: Counter[str] = Counter()
     for _ in range(ROUNDS):
-        moving, answers = begun(store, source, destination, pool), {}
+        moving, answers = begun(store, source, destination, pool), Answers()
         more = {destination: {**ONE, "VCPU": 3}, pool: {"DISK_GB": 9}}
 
         ended, put = at_once(
             ending(moving, outcome, answers),
-            lambda moving=moving, more=more: store.put(moving.uuid, more, moving.generation),
+            partial(store.put, moving.uuid, more, moving.generation),
         )
 
         assert ended == "done"
@@ -152,7 +151,7 @@ def test_a_revert_gets_its_source_back_while_others_claim_all_free_amounts(store
     _, destination, _ = hosts
     for _ in range(ROUNDS):
         source = store.provider(VCPU=3, MEMORY_MB=1536)
-        moving, answers = Moving(store, {source: ONE}).build(), {}
+        moving, answers = Moving(store, {source: ONE}).build(), Answers()
         moving.begin({destination: ONE})
         outcome = at_once(
             ending(moving, "revert", answers),
@@ -170,21 +169,20 @@ def test_an_instance_deleted_while_its_move_begins_is_swapped_or_ends_holds_noth
     source, destination, third = hosts
     new = {third: ONE, pool: {"DISK_GB": 9}}
     for number in range(ROUNDS):
-        moving, answers = Moving(store, {source: ONE, pool: {"DISK_GB": 5}}).build(), {}
-        steps: list[Callable[[], object]] = [lambda moving=moving: moving.begin(new)]
+        moving, answers = Moving(store, {source: ONE, pool: {"DISK_GB": 5}}).build(), Answers()
+        step: Callable[[], object] = partial(moving.begin, new)
         if number % 4:
             moving.begin({destination: ONE, pool: {"DISK_GB": 2}})
-            steps = [[lambda moving=moving: moving.swap(new)], *[[ending(moving, o, answers)] for o in OUTCOMES]][
-                number % 4 - 1
-            ]
+            endings = [ending(moving, outcome, answers) for outcome in OUTCOMES]
+            steps: list[Callable[[], object]] = [partial(moving.swap, new), *endings]
+            step = steps[number % 4 - 1]
 
-        step, deleted = at_once(
-            *steps,
-            lambda moving=moving: store.delete(moving.uuid, for_good=True, migration_uuids=(moving.migration,)),
+        done, deleted = at_once(
+            step, partial(store.delete, moving.uuid, for_good=True, migration_uuids=(moving.migration,))
         )
 
         assert deleted == "done"
-        assert step in ("done", "ClaimReleased", "ConsumerDeleted", "ConsumerNotFound", "ClaimContention")
+        assert done in ("done", "ClaimReleased", "ConsumerDeleted", "ConsumerNotFound", "ClaimContention")
         assert moving.is_buried()
     assert store.rows() == {}
     assert store.is_sound()
@@ -196,12 +194,12 @@ OUTCOMES = ("confirm", "revert")
 def test_an_evacuated_source_that_is_cleaned_up_during_the_confirm_is_released(store: Store, hosts: list[str]) -> None:
     source, destination, _ = hosts
     for _ in range(ROUNDS):
-        moving, answers = Moving(store, {source: ONE}).build(), {}
+        moving, answers = Moving(store, {source: ONE}).build(), Answers()
         moving.begin({destination: ONE}, kind="evacuation")
 
         outcome = at_once(
             ending(moving, "confirm", answers, guest_gone=False, leave_residue=True),
-            lambda moving=moving: store.delete(moving.attempt, for_good=True),
+            partial(store.delete, moving.attempt, for_good=True),
         )
 
         assert outcome == ["done", "done"]
@@ -215,7 +213,7 @@ def test_a_destination_that_is_accepted_during_the_revert_leaves_a_residue_or_is
 ) -> None:
     source, destination, _ = hosts
     for _ in range(ROUNDS):
-        moving, answers = Moving(store, {source: ONE}).build(), {}
+        moving, answers = Moving(store, {source: ONE}).build(), Answers()
         moving.begin({destination: ONE})
 
         reverted, accepted = at_once(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from support.databases.migrated import OnMariaDB
@@ -80,8 +81,8 @@ def test_consumers_whose_other_allocations_change_during_a_reshape_hold_both_cha
     for number in range(ROUNDS):
         source, target = places[number % 2], places[(number + 1) % 2]
         outcomes = at_once(
-            lambda source=source, target=target: reshaping.move((source, {"VGPU": 8}, target)),
-            *(lambda uuid=uuid: grow(uuid) for uuid in uuids),
+            partial(reshaping.move, (source, {"VGPU": 8}, target)),
+            *(partial(grow, uuid) for uuid in uuids),
         )
         assert set(outcomes) == {"done"}
         for uuid in uuids:

@@ -6,6 +6,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from support.databases.migrated import OnMariaDB
@@ -45,11 +46,9 @@ def test_a_claim_swapped_while_it_is_accepted_and_its_guest_reported_gone_leaves
         if number % 2:
             store.accept(uuid, claim_id, attempt)
         outcome = at_once(
-            lambda uuid=uuid, claim_id=claim_id, attempt=attempt: store.accept(uuid, claim_id, attempt),
-            lambda uuid=uuid, claim_id=claim_id: store.swap(
-                uuid, claim_id, {first: ONE}, {second: ONE}, leave_residue=True
-            ),
-            lambda attempt=attempt: store.delete(attempt, for_good=True),
+            partial(store.accept, uuid, claim_id, attempt),
+            partial(store.swap, uuid, claim_id, {first: ONE}, {second: ONE}, leave_residue=True),
+            partial(store.delete, attempt, for_good=True),
         )
         outcomes[tuple(outcome)] += 1
         assert store.held(uuid) == {second: ONE}
@@ -69,8 +68,8 @@ def test_of_an_acceptance_and_a_release_of_an_unaccepted_claim_exactly_one_succe
         uuid, attempt = ids.fresh(), ids.fresh()
         claim_id = store.claim(uuid, {first: ONE}).claim_id
         outcome = at_once(
-            lambda uuid=uuid, claim_id=claim_id, attempt=attempt: store.accept(uuid, claim_id, attempt),
-            lambda uuid=uuid, claim_id=claim_id: store.delete(uuid, claim_id=claim_id, unaccepted=True),
+            partial(store.accept, uuid, claim_id, attempt),
+            partial(store.delete, uuid, claim_id=claim_id, unaccepted=True),
         )
         assert outcome in (["done", "InvalidState"], ["ClaimReleased", "done"])
         found = store.consumer(uuid)
@@ -89,10 +88,8 @@ def test_an_instance_deleted_while_its_claim_is_swapped_leaves_only_residues(
         claim_id = store.claim(uuid, {first: ONE}).claim_id
         store.accept(uuid, claim_id, attempt)
         moved, deleted = at_once(
-            lambda uuid=uuid, claim_id=claim_id: store.swap(
-                uuid, claim_id, {first: ONE}, {second: ONE}, leave_residue=True
-            ),
-            lambda uuid=uuid: store.delete(uuid, for_good=True, leave_residue=True),
+            partial(store.swap, uuid, claim_id, {first: ONE}, {second: ONE}, leave_residue=True),
+            partial(store.delete, uuid, for_good=True, leave_residue=True),
         )
         assert (moved, deleted) in (("done", "done"), ("ClaimReleased", "done"))
     assert {holder.uuid for holder in store.audit().holders} == set(attempts)
