@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import kombu
 import psutil
 import pymysql
 import pytest
+from kombu.connection import Connection
 from sqlalchemy.engine import make_url
 
 from harness.servers import MariaDBServer, RabbitMQServer
@@ -46,8 +46,9 @@ def write(url: str, statement: str) -> tuple[tuple[object, ...], ...]:
         return cursor.fetchall()
 
 
-def broker(url: str) -> kombu.Connection:
-    return kombu.Connection(url.replace("rabbit://", "pyamqp://", 1), transport_options={"confirm_publish": True})
+def broker(url: str) -> Connection:
+    url, options = url.replace("rabbit://", "pyamqp://", 1), {"confirm_publish": True}
+    return Connection(url, transport_options=options)  # type: ignore[no-untyped-call]  # kombu has no types
 
 
 def send_durable(url: str, text: str) -> None:

@@ -7,9 +7,10 @@ processor time.
 import os
 import time
 
-import kombu
 import pymysql
 import pytest
+from kombu.connection import Connection
+from kombu.entity import Queue
 
 from harness.galera import GaleraCluster, GaleraNode
 from harness.rabbitmq_cluster import RabbitMQCluster
@@ -79,7 +80,8 @@ def test_after_all_nodes_were_killed_the_cluster_restarts_from_the_node_with_the
 
 def test_a_message_survives_a_sigkill_of_the_node_that_accepted_it(rabbitmq_cluster: RabbitMQCluster) -> None:
     rabbitmq_cluster.add_vhost("killed")
-    queue = kombu.Queue("letters", durable=True, queue_arguments={"x-queue-type": "quorum"})
+    kind = {"x-queue-type": "quorum"}
+    queue = Queue("letters", durable=True, queue_arguments=kind)  # type: ignore[no-untyped-call]  # kombu has no types
     with broker(rabbitmq_cluster, 0) as connection:
         connection.Producer().publish("kept", routing_key="letters", declare=[queue])
 
@@ -108,6 +110,7 @@ def test_a_broker_that_is_cut_off_from_the_others_leaves_the_majority_and_rejoin
     rabbitmq_cluster.wait_joined()
 
 
-def broker(cluster: RabbitMQCluster, number: int) -> kombu.Connection:
+def broker(cluster: RabbitMQCluster, number: int) -> Connection:
     url = f"pyamqp://moorage:{cluster.password}@127.0.0.1:{cluster.nodes[number].port}/killed"
-    return kombu.Connection(url, transport_options={"confirm_publish": True})
+    options = {"confirm_publish": True}
+    return Connection(url, transport_options=options)  # type: ignore[no-untyped-call]  # kombu has no types

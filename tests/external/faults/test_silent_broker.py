@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import kombu
 import pytest
+from kombu.connection import Connection
 
 from harness.tcp_proxy import TcpProxy
 from moorage import errors
@@ -92,7 +92,8 @@ class Pair:
     def delete_reply_queue(self) -> None:
         """Delete the caller's reply queue from the broker, as a restart does."""
         name = self.caller._transport._driver._reply_q
-        with kombu.Connection(self.url.replace("rabbit://", "amqp://")) as connection:
+        url = self.url.replace("rabbit://", "amqp://")
+        with Connection(url) as connection:  # type: ignore[no-untyped-call]  # kombu has no types
             connection.default_channel.queue_delete(name)
 
     def seconds_until_answered(self) -> float:
