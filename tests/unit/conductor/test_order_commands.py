@@ -7,6 +7,7 @@ import pytest
 
 from conductor.commands.order import OrderCommand
 from moorage import errors, ids
+from moorage.cli.command import Table
 from moorage.cli.shell import Shell, main
 from moorage.messages import EnsureTrait
 
@@ -34,9 +35,10 @@ class Ordering(OrderCommand):
         assert topic == "conductor"
         return Broken(self.fault)
 
-    def take_action(self, parsed_args: Namespace) -> None:
+    def take_action(self, parsed_args: Namespace) -> Table:
         self.named(parsed_args)
         self.order(EnsureTrait(request_id=ids.fresh(), name="CUSTOM_A"))
+        return (), []
 
 
 def test_a_refusal_for_one_of_several_servers_names_those_already_ordered(
