@@ -10,6 +10,7 @@ from moorage import errors, ids
 from moorage.messages import CreateHostAggregate, CreateResourceProvider, UpdateResourceProvider, wire
 from moorage.model import ChildProvider, HostReport, ProviderReport, ResourceProvider, Value
 from placement_store.http.resources import RESOURCES
+from placement_store.http.versions import Version
 
 UUID = ids.derived("a name at the edge")
 
@@ -58,7 +59,7 @@ def test_no_pattern_of_the_http_api_lets_a_line_feed_through_at_its_end() -> Non
         for operation in resource.operations.values():
             for schemas in filter(None, (operation.query, operation.body)):
                 for minor in range(40):
-                    found |= set(patterns_within(schemas.schema_at((1, minor))))
+                    found |= set(patterns_within(schemas.schema_at(Version(1, minor))))
     assert len(found) >= 5
     assert not [pattern for pattern in found if pattern.endswith("$")]
 
@@ -94,6 +95,6 @@ def test_a_stored_name_that_ends_with_a_blank_is_still_read() -> None:
 
 @pytest.mark.parametrize("field", ["service_host", "nodename", "agent", "availability_zone"])
 def test_the_report_of_a_host_finds_its_name_that_ends_with_a_blank(field: str) -> None:
-    names = dict.fromkeys(("service_host", "nodename", "agent", "availability_zone"), "a name")
+    names: dict[str, Any] = dict.fromkeys(("service_host", "nodename", "agent", "availability_zone"), "a name")
     assert HostReport(compute_node_uuid=UUID, **names).misnamed() is None
     assert HostReport(compute_node_uuid=UUID, **{**names, field: "a name "}).misnamed() == field
