@@ -5,11 +5,12 @@ import argparse
 import pytest
 
 from compute.commands import Compute
+from moorage.cli.shell import Shell
 
 
 @pytest.fixture
 def parser() -> argparse.ArgumentParser:
-    return Compute(None, None).get_parser("moorage compute")
+    return Compute(Shell(), None).get_parser("moorage compute")
 
 
 def test_an_agent_needs_a_cell(parser: argparse.ArgumentParser, capsys: pytest.CaptureFixture[str]) -> None:
