@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from sqlalchemy import Boolean, Engine, Table, event
+from sqlalchemy import Boolean, Engine, RowMapping, Table, event
 from sqlalchemy.engine import Connection
 from support.conductor.builders import wait_until
 
@@ -143,7 +143,7 @@ def executed() -> Iterator[Statements]:
     event.remove(Engine, "before_cursor_execute", listener)
 
 
-def _rows(row: Mapping[str, Any]) -> float:
+def _rows(row: RowMapping) -> float:
     """Return how many rows a line of a plan reads; with a filter, the plan has the form ``12 (5%)``.
 
     The plan of an executed statement has the number of rows that were read; other plans ignore that a LIMIT ends the

@@ -55,6 +55,11 @@ def port(database: Database) -> int:
     return int(database.read(lambda connection: connection.scalar(text("SELECT @@port"))) or 0)
 
 
+def count(database: Database, change: str, number: int) -> int:
+    """Execute a statement with a number, and return how many rows it changed."""
+    return database.write(lambda connection: connection.execute(text(change), {"n": number}).rowcount)
+
+
 def wait_for(true: Callable[[], bool]) -> None:
     end = time.monotonic() + PATIENCE
     while not true():
@@ -138,13 +143,12 @@ def test_a_write_committed_on_one_node_is_visible_at_once_on_the_next(galera: Ga
     one, other = (Database(node.url("causal"), "main") for node in galera.nodes[:2])
     read: list[object] = []
     changed: list[int] = []
-    change = text("UPDATE counts SET value = value + 1000 WHERE value = :n")
 
     for number in range(100):
-        one.write(lambda connection, n=number: connection.execute(text("UPDATE counts SET value = :n"), {"n": n}))
+        count(one, "UPDATE counts SET value = :n", number)
         read.append(other.read(lambda connection: connection.scalar(text("SELECT value FROM counts"))))
         # An update of no row would also be read as a refusal.
-        changed.append(other.write(lambda connection, n=number: connection.execute(change, {"n": n}).rowcount))
+        changed.append(count(other, "UPDATE counts SET value = value + 1000 WHERE value = :n", number))
     one.close()
     other.close()
 

@@ -77,12 +77,12 @@ def test_the_clock_of_the_database_is_continuous_when_daylight_saving_time_begin
     database = Database(berlin.create_database("clock"), "test", pool_size=1)
     instants = [(change + timedelta(minutes=minutes)).timestamp() for minutes in range(-90, 91, 10)]
 
-    def read(connection: Connection) -> tuple[list[float], set[str]]:
-        clock, hours = [], set()
+    def read(connection: Connection) -> tuple[list[float], set[timedelta]]:
+        clock, hours = list[float](), set[timedelta]()
         for instant in instants:
             connection.execute(text(f"SET TIMESTAMP = {instant}"))
-            clock.append(connection.scalar(select(now())))
-            hours.add(connection.scalar(text("SELECT TIMEDIFF(NOW(), UTC_TIMESTAMP())")))
+            clock.append(connection.execute(select(now())).scalar_one())
+            hours.add(connection.execute(text("SELECT TIMEDIFF(NOW(), UTC_TIMESTAMP())")).scalar_one())
         return clock, hours
 
     try:
@@ -123,8 +123,13 @@ def database(proxy: TcpProxy, first_url: str) -> Iterator[Database]:
 
 def open_all(database: Database, depth: int = CONNECTIONS) -> None:
     """Use ``depth`` connections at the same time."""
+
+    def use(connection: Connection) -> None:
+        connection.scalar(SERVER)
+        open_all(database, depth - 1)
+
     if depth:
-        database.read(lambda connection: connection.scalar(SERVER) and open_all(database, depth - 1))
+        database.read(use)
 
 
 def test_writes_go_to_the_new_primary_behind_the_same_address_after_the_old_one_became_read_only(

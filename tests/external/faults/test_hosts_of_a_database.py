@@ -42,7 +42,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answers(database: Database) -> bool:
-    return database.read(lambda connection: connection.scalar(text("SELECT 1"))) == 1
+    return bool(database.read(lambda connection: connection.scalar(text("SELECT 1"))) == 1)
 
 
 def used(database: Database, hosts: tuple[TcpProxy, TcpProxy]) -> Callable[[], list[bool]]:

@@ -34,7 +34,8 @@ def _paused(url: str, first: str, tries: Path) -> Iterator["subprocess.Popen[byt
 
 
 def _count(database: Database) -> int:
-    return database.read(lambda connection: connection.execute(select(COUNTERS.c.n)).scalar_one())
+    found: int = database.read(lambda connection: connection.execute(select(COUNTERS.c.n)).scalar_one())
+    return found
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -45,8 +46,11 @@ class World(NamedTuple):
         assert time.monotonic() - began < BOUND
         return reply.status_code, reply.json()["reasons"]
 
+    def is_ready(self, name: str) -> bool:
+        return self._listens(name) and self.probe(name) == (200, {})
+
     def becomes_ready(self, name: str) -> None:
-        wait_until(lambda: self._listens(name) and self.probe(name) == (200, {}), lambda: self._describe(name))
+        wait_until(lambda: self.is_ready(name), lambda: self._describe(name))
 
     def _listens(self, name: str) -> bool:
         try:
@@ -83,7 +87,7 @@ def world(migrated_url: str, rabbitmq_url: str) -> Iterator[World]:
         cloud = opened.enter_context(ForkedCloud(rabbitmq_url, migrated_url, {"service": {"report_interval": 1.0}}))
         cloud.run("cell", "create", "cell1")
         ports = dict(zip(SERVICES, free_ports(len(SERVICES)), strict=True))
-        through_proxies = {
+        through_proxies: dict[str, dict[str, Any]] = {
             "DEFAULT": {"transport_url": broker_url},
             "database": {"connection": proxied_database, "statement_timeout": 1.0},
         }
@@ -135,7 +139,7 @@ def test_each_worker_of_a_scheduler_has_its_own_port_and_counters(world: World) 
     world.cloud.start("two", *words, settings={"scheduler": {"workers": 2}})
     world.ports.update({"two": port, "two-second": port + 1})
     for name in ("two", "two-second"):
-        wait_until(lambda name=name: world._listens(name) and world.probe(name) == (200, {}), name)
+        wait_until(partial(world.is_ready, name), name)
     world.cloud.wait_for_hosts(2)
     build(world.cloud.client("conductor"))
     claims = [world.metrics(name)["moorage_claims_total"] for name in ("two", "two-second")]

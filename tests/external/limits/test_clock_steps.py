@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(900)
 
 HOUR = 3600.0
 #: The successive offsets of the clock from the machine's, in seconds.
-STEPS = (1.0, 0.0, HOUR, 0.0)
+STEPS: tuple[float, ...] = (1.0, 0.0, HOUR, 0.0)
 if os.environ.get("DRILLS") == "long":
     STEPS = (1.0, -1.0, HOUR, -HOUR, 24 * HOUR, HOUR, -24 * HOUR, 0.0)
 #: Seconds after which a host counts as down: longer than a busy machine delays a heartbeat.

@@ -24,7 +24,8 @@ def database(mariadb_url: str) -> Iterator[Database]:
 
 
 def one(database: Database) -> int:
-    return database.read(lambda connection: connection.scalar(text("SELECT 1")))
+    found: int = database.read(lambda connection: connection.scalar(text("SELECT 1")))
+    return found
 
 
 def in_use(database: Database) -> int:
