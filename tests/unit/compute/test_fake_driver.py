@@ -112,7 +112,7 @@ def test_a_half_made_guest_is_finished_by_the_same_attempt_after_a_crash(tmp_pat
 
 
 def test_each_option_chooses_a_misbehaviour_for_its_hosts_only(tmp_path: Path) -> None:
-    chosen = {
+    chosen: dict[str, Any] = {
         "hanging_hosts": ["host-0001"],
         "late_hosts": ["host-0002"],
         "late_seconds": 7.0,
@@ -129,7 +129,7 @@ def test_each_option_chooses_a_misbehaviour_for_its_hosts_only(tmp_path: Path) -
 
 
 def test_moved_guests_have_misbehaviour_of_their_own(tmp_path: Path) -> None:
-    chosen = {
+    chosen: dict[str, Any] = {
         "refusing_moves_hosts": ["host-0001"],
         "failing_moves_hosts": ["host-0002"],
         "live_migration_seconds": 5.0,
@@ -153,7 +153,7 @@ def test_moved_guests_have_misbehaviour_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_rebuild_misbehaves_like_a_spawn_and_stuck_hosts_carry_out_no_order(tmp_path: Path) -> None:
-    chosen = {
+    chosen: dict[str, Any] = {
         "hanging_hosts": ["host-0001"],
         "late_hosts": ["host-0002"],
         "stuck_hosts": ["host-0002"],

@@ -56,7 +56,8 @@ def test_a_tree_is_built_from_the_stores_records() -> None:
     (found,) = ProviderTree.of([record])
 
     assert (found.uuid, found.name, found.parent_uuid, found.generation) == (ROOT, "h", None, 3)
-    assert (found.inventories, found.traits) == (record.inventories, {"HW_NUMA_ROOT"})
+    assert found.inventories == record.inventories
+    assert found.traits == {"HW_NUMA_ROOT"}
     assert found.aggregates == {ids.derived("a")}
 
 
@@ -107,7 +108,8 @@ def test_a_change_affects_only_what_it_names() -> None:
     made.remove_inventory("gpu", "VCPU")
 
     gpu = made.get("gpu")
-    assert (gpu.traits, gpu.aggregates) == ({"CUSTOM_B", "CUSTOM_C"}, {ids.derived("a"), ids.derived("b")})
+    assert gpu.traits == {"CUSTOM_B", "CUSTOM_C"}
+    assert gpu.aggregates == {ids.derived("a"), ids.derived("b")}
     assert gpu.inventories == {"CUSTOM_X": Inventory(total=1)}
     assert set(before.get("gpu").inventories) == {"VGPU"}, "a copy is a tree of its own"
     assert made.get("h") == before.get("h")

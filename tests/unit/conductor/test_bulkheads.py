@@ -115,6 +115,11 @@ def test_a_call_checks_only_destinations_with_waiting_steps(
         checked.append(self.name)
         return due(self, *settings)
 
+    def wake(place: KeptPlace | None) -> None:
+        woken.set()
+        if place is not None:
+            place.give_back()
+
     monkeypatch.setattr(bulkheads._Bulkhead, "due", noted)
     destinations, woken = built(share=1), threading.Event()
     for name in map(str, range(20)):
@@ -122,7 +127,7 @@ def test_a_call_checks_only_destinations_with_waiting_steps(
             pass
     assert not checked
     with destinations.admit("a", "a", probe):
-        postponed_step(destinations, probe).register(lambda place: (woken.set(), place and place.give_back()))
+        postponed_step(destinations, probe).register(wake)
     assert woken.is_set()
     assert set(checked) == {"a"}
     checked.clear()
@@ -240,8 +245,12 @@ def test_when_the_breaker_opens_each_waiting_step_is_woken_once_in_order(
 ) -> None:
     destinations, woken = built(share=1), list[int]()
     first = begin(destinations, probe)
+
+    def wake(number: int, _place: KeptPlace | None) -> None:
+        woken.append(number)
+
     for number in range(3):
-        postponed_step(destinations, probe).register(lambda _, number=number: woken.append(number))
+        postponed_step(destinations, probe).register(partial(wake, number))
 
     time_out(first)
 

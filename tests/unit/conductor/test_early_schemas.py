@@ -9,6 +9,10 @@ from conductor.schema import CONDUCTOR
 from moorage.db.database import Database
 
 
+def execute(database: Database, statement: str) -> None:
+    database.write(lambda connection: connection.execute(text(statement)))
+
+
 def test_tables_from_the_early_form_of_revision_5_get_the_names_of_instances(tmp_path: Path) -> None:
     with closing(Database(f"sqlite:///{tmp_path}/records.sqlite", "conductor")) as database:
         CONDUCTOR.upgrade(database)
@@ -17,7 +21,7 @@ def test_tables_from_the_early_form_of_revision_5_get_the_names_of_instances(tmp
             "ALTER TABLE conductor_instances DROP COLUMN name",
             "UPDATE alembic_version_conductor SET version_num = 'conductor_0005'",
         ):
-            database.write(lambda connection, change=statement: connection.execute(text(change)))
+            execute(database, statement)
 
         CONDUCTOR.upgrade(database)
 

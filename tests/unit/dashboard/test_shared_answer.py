@@ -12,7 +12,12 @@ from moorage import errors
 
 def test_an_answer_is_reused_until_its_interval_is_over() -> None:
     clock, asked = Clock(), list[int]()
-    answer = SharedAnswer(lambda: asked.append(1) or len(asked), 2.0, clock)
+
+    def ask() -> int:
+        asked.append(1)
+        return len(asked)
+
+    answer = SharedAnswer(ask, 2.0, clock)
 
     assert [answer.get(), answer.get()] == [1, 1]
     clock.now = 1.9

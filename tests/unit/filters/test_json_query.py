@@ -76,7 +76,7 @@ def test_a_query_is_true_or_false_for_a_host(query: Any, is_true: bool) -> None:
 )
 def test_values_known_of_every_host_have_novas_names(query: Any, left: list[int]) -> None:
     rows = [host_row(0), host_row(1), host_row(2, io_ops=3)]
-    disk = {"DISK_GB": inventory(10)}
+    disk: dict[str, Any] = {"DISK_GB": inventory(10)}
     providers = [
         provider(rows[0], VCPU=inventory(8), MEMORY_MB=inventory(2000, used=1000), **disk),
         provider(rows[1], VCPU=inventory(8, used=4), MEMORY_MB=inventory(1000, used=1), DISK_GB=inventory(5)),

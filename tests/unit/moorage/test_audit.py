@@ -1,5 +1,6 @@
 """Test which states an audit reports as findings, and which it accepts."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -93,7 +94,7 @@ def recorded(*holds: RecordedHold, **fields: Any) -> dict[str, list[InstanceHold
 
 def seen(*holders: Holder, instances: Any = (), **parts: Any) -> CloudState:
     hosts = [host(1, NODE), host(2, OTHER)]
-    known = {"store": StoreAudit(holders=holders), "hosts": hosts, "all_recorded": True}
+    known: dict[str, Any] = {"store": StoreAudit(holders=holders), "hosts": hosts, "all_recorded": True}
     return CloudState(**known | parts, instances=list(instances))
 
 
@@ -340,8 +341,8 @@ def test_the_same_consumer_with_another_claim_is_another_finding() -> None:
 def test_a_cloud_is_examined_once_and_a_second_time_only_if_there_are_findings() -> None:
     clean, dirty = seen(HOLDS, instances=[instance()]), seen(HOLDS)
     for looks, expected in (([clean], []), ([dirty, clean], []), ([dirty, dirty], ["leaked"])):
-        left, slept = list(looks), []
-        found, unseen, _state = examine(lambda left=left: left.pop(0), 5.0, slept.append)
+        left, slept = list(looks), list[float]()
+        found, unseen, _state = examine(partial(left.pop, 0), 5.0, slept.append)
         assert [finding.kind for finding in found] == expected
         assert (left, unseen, slept) == ([], {}, [5.0] * (len(looks) - 1))
 

@@ -19,14 +19,14 @@ def databases(tmp_path: Path) -> Iterator[list[Database]]:
         database.close()
 
 
-def asked(database: Database, statement: Select[tuple[int]]) -> tuple[int, CacheStats]:
+def asked(database: Database, statement: Select[int]) -> tuple[int, CacheStats]:
     """Return the answer to a statement, and whether it had been compiled before."""
     with database.engine.connect() as connection:
         result = connection.execute(statement)
         return result.scalar_one(), result.context.cache_hit
 
 
-def number(value: int, name: str) -> Select[tuple[int]]:
+def number(value: int, name: str) -> Select[int]:
     return select(literal(value).label(name))
 
 

@@ -5,11 +5,11 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import oslo_messaging
 import pytest
 
 from moorage import errors
 from moorage.batches import BatchItem
-from moorage.bus.bus import oslo_messaging
 from moorage.bus.handlers import Endpoint, ReceivedCall
 from moorage.messages import ListCells
 from moorage.model import Cell

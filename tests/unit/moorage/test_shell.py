@@ -8,10 +8,11 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -255,7 +256,8 @@ def test_an_empty_list_says_so_only_as_a_table(
 def test_a_watched_list_is_shown_repeatedly_and_so_are_errors(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounds = iter([Listed.rows[:1], StoreUnavailable(schema="main", reason="it is away"), Listed.rows[1:]])
+    away = StoreUnavailable(schema="main", reason="it is away")
+    rounds: Iterator[list[tuple[Any, ...]] | Exception] = iter([Listed.rows[:1], away, Listed.rows[1:]])
 
     def take_action(_self: Listed, _parsed: object) -> Table:
         found = next(rounds)

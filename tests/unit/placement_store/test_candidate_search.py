@@ -1,7 +1,7 @@
 """Test the search for allocation candidates: its results against enumeration, its rules, and its cost."""
 
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +16,9 @@ from placement_store.candidates import CandidateProvider, HostTree, search
 from placement_store.candidates.search import search_one_of_each_tree
 from placement_store.candidates.tree import SHARES
 from placement_store.providers.rows import InventoryRow
+
+#: How the groups of a request may share providers.
+Policy = Literal["none", "isolate"]
 
 
 def amounts(candidate: AllocationRequest) -> Amounts:
@@ -39,7 +42,7 @@ def gpus(number: int, **has: Any) -> list[CandidateProvider]:
     return [provider(f"gpu{n}", **({"VGPU": 1} | has)) for n in range(number)]
 
 
-def asking_for(number: int, group_policy: str = "none", amount: int = 1) -> ResourceRequest:
+def asking_for(number: int, group_policy: Policy = "none", amount: int = 1) -> ResourceRequest:
     """A request for the amounts of a flavor, and for a number of devices, each in its own group."""
     groups = {"": ResourceGroup(resources={"VCPU": 4, "MEMORY_MB": 1024})}
     groups |= {f"_{n}": ResourceGroup(resources={"VGPU": amount}) for n in range(number)}
@@ -235,7 +238,7 @@ def test_each_of_several_equal_devices_is_found() -> None:
     ],
 )
 def test_devices_that_differ_in_one_respect_are_distinguished(group: ResourceGroup, served_by: set[str]) -> None:
-    shared = {"traits": (SHARES,), "aggregates": ("shared",)}
+    shared: dict[str, Any] = {"traits": (SHARES,), "aggregates": ("shared",)}
     tree = HostTree(
         [
             provider("host", None, VCPU=64, MEMORY_MB=65536, aggregates=("shared",)),
@@ -274,7 +277,7 @@ FEW = 100
 @pytest.mark.parametrize("group_policy", ["none", "isolate"])
 @pytest.mark.parametrize(("devices", "groups"), WIDE)
 def test_a_wide_host_has_its_first_candidate_after_a_few_positions(
-    devices: int, groups: int, group_policy: str
+    devices: int, groups: int, group_policy: Policy
 ) -> None:
     tree = host(*gpus(devices))
 
@@ -286,7 +289,7 @@ def test_a_wide_host_has_its_first_candidate_after_a_few_positions(
 @pytest.mark.parametrize("group_policy", ["none", "isolate"])
 @pytest.mark.parametrize(("devices", "groups"), WIDE)
 def test_a_wide_host_that_is_one_device_short_is_refused_after_a_few_positions(
-    devices: int, groups: int, group_policy: str
+    devices: int, groups: int, group_policy: Policy
 ) -> None:
     busy = [provider(f"busy{n}", VGPU=row(1, used=1)) for n in range(devices - groups + 1)]
     tree = host(*gpus(groups - 1), *busy)

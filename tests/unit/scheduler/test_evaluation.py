@@ -67,12 +67,13 @@ def plugins(multipliers: list[float], one_by_one: bool = True) -> Funnel:
         ("packing", PackingWeigher({})),
         ("neighbours", Neighbours({})),
     ]
+    evens: list[Named[Filter]] = [Named("evens", Evens({}))] if one_by_one else []
     return Funnel(
         [
             Named("resources", ResourcesFilter({})),
             Named("io_ops", IoOpsFilter({"max_io_ops_per_host": 4})),
             Named("num_instances", NumInstancesFilter({"max_instances_per_host": 5})),
-            *([Named("evens", Evens({}))] if one_by_one else []),
+            *evens,
         ],
         [
             Weighted(name, plugin, by)

@@ -35,7 +35,7 @@ class AllowedFilter(Filter):
         return "anything" not in request.scheduler_hints
 
     def passes_candidate(self, host: Host, candidate: AllocationRequest, request: RequestSpec) -> bool:
-        assert candidate.allocations.keys() <= host.providers
+        assert candidate.allocations.keys() <= set(host.providers)
         self.asked.append(host.service_host)
         return candidate.mappings["g"][0] in self.settings["allowed"]
 

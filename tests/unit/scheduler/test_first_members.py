@@ -64,7 +64,7 @@ def planned(
 def roomy(number: int, **described: Any) -> tuple[Any, Any]:
     """Return a host with room for all members, and its provider; higher numbers have less room."""
     host = host_row(number, **described)
-    held = {"VCPU": inventory(64), "MEMORY_MB": inventory(10**6 - number), "DISK_GB": inventory(10**5)}
+    held: dict[str, Any] = {"VCPU": inventory(64), "MEMORY_MB": inventory(10**6 - number), "DISK_GB": inventory(10**5)}
     return host, provider(host, **held)
 
 

@@ -214,7 +214,7 @@ def test_a_rare_trait_among_ten_thousand_hosts_needs_no_search(ten_thousand: Hos
 def test_a_flat_host_has_the_candidate_that_a_search_would_find(vcpus: int, gigabytes: int, used: int) -> None:
     held = {"VCPU": inventory(8, used=used, step_size=2), "MEMORY_MB": 4096, "DISK_GB": inventory(16, max_unit=12)}
     asked = spec(vcpus=vcpus, root_gb=gigabytes)
-    view = host_cache_of(node(0, **held)).snapshot()
+    view = host_cache_of(node(0, seq=0, **held)).snapshot()
     tree = view.host_tree(0, held)
     assert tree is not None
     found = next(candidates.search(tree, asked.resource_request), None)

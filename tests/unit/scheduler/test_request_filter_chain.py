@@ -157,10 +157,12 @@ def test_the_rules_of_a_group_without_resources_apply_to_the_root() -> None:
 
 
 def test_a_narrowed_request_is_checked_again_only_if_it_has_changed() -> None:
-    checked = []
+    checked: list[RequestSpec] = []
     traits = iter([(), (), ("CUSTOM_A",), ("CUSTOM_A",)])
     message = select("r1")
-    action = Named("n", ScriptedFilter(lambda _request, _cloud: asked(root_required=next(traits))))
+    action: Named[RequestFilter] = Named(
+        "n", ScriptedFilter(lambda _request, _cloud: asked(root_required=next(traits)))
+    )
     chain = RequestFilterChain([action], check=checked.append)
     plans = [chain.resolve(message, view(), 0.0) for _ in range(4)]
     assert [one.request_spec.root_required for one in plans if not isinstance(one, Refusal)] == [

@@ -199,8 +199,11 @@ def test_a_forbidden_trait_or_aggregate_keeps_out_only_hosts_that_have_nothing_e
         child(1, 2, VGPU=1),
         hosts=2,
     ).snapshot()
-    for unwanted in ({"forbidden": ("CUSTOM_OLD",)}, {"not_member_of": (AGGREGATES[0],)}):
-        asked = spec(1, 1, 0, groups={"g": ResourceGroup(resources={"VGPU": 1}, **unwanted)})
+    for group in (
+        ResourceGroup(resources={"VGPU": 1}, forbidden=("CUSTOM_OLD",)),
+        ResourceGroup(resources={"VGPU": 1}, not_member_of=(AGGREGATES[0],)),
+    ):
+        asked = spec(1, 1, 0, groups={"g": group})
         assert funnel().filter(shown, asked, np.ones(2, dtype=np.bool_)).left.tolist() == [False, True]
 
 

@@ -19,7 +19,8 @@ RESOURCES = {"VCPU": 2, "MEMORY_MB": 2048}
 
 
 def used(snapshot: Snapshot, resource_class: str = "VCPU") -> list[float]:
-    return snapshot.used(resource_class).tolist()
+    found: list[float] = snapshot.used(resource_class).tolist()
+    return found
 
 
 @given(
@@ -192,7 +193,7 @@ def test_a_host_cache_of_no_hosts_answers_every_question() -> None:
 
 
 def instances(snapshot: Snapshot) -> list[int]:
-    shown = snapshot.instances.tolist()
+    shown: list[int] = snapshot.instances.tolist()
     assert [snapshot.host(row).instances for row in range(len(snapshot))] == shown
     return shown
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.databases import migrated
@@ -49,7 +50,8 @@ class Stage:
             file.open()
         self.store = Store(cloud.database)
         groups = Groups(self.store)
-        self.host, self.other = groups.host(**WHOLE), groups.host(**WHOLE)
+        whole: dict[str, Any] = {**WHOLE}
+        self.host, self.other = groups.host(**whole), groups.host(**whole)
         self.uuid, self.attempt = ids.fresh(), ids.fresh()
         self.claim_id = self.store.claim(self.uuid, {self.host: SMALL}).claim_id
         self.judge = Judge(cloud, FakeCallers())  # type: ignore[arg-type]
