@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import select
 
@@ -36,10 +37,10 @@ from support.operations.cloud import TroublesomeCloud
 from support.operations.port_room import PORT, bandwidth
 from support.operations.room import LARGE, Room
 
-Order = Callable[[str, str | None], Mutation[object]]
+Order = Callable[[str, str | None], Mutation[Any]]
 
 
-def _plain(uuid: str) -> dict[str, str]:
+def _plain(uuid: str) -> dict[str, Any]:
     return {"request_id": ids.fresh(), "instance_uuid": uuid}
 
 

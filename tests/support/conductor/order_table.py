@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from moorage import errors, ids
 from moorage.messages import (
@@ -19,13 +20,14 @@ from moorage.messages import (
     ShelveInstance,
     UnshelveInstance,
 )
+from moorage.messages.wire import Mutation
 from moorage.model import Image, ResourceGroup
 from support.operations.room import LARGE, Room
 
 PORT = "_port"
 RESOURCES = ("attach", "detach")
 #: Every order, as a function of a server and of the host that it may name.
-ORDERS: Mapping[str, Callable[[str, str | None], object]] = {
+ORDERS: Mapping[str, Callable[[str, str | None], Mutation[Any]]] = {
     "delete": lambda uuid, _host: DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid),
     "migrate": lambda uuid, host: MigrateInstance(request_id=ids.fresh(), instance_uuid=uuid, host=host),
     "resize": lambda uuid, host: ResizeInstance(request_id=ids.fresh(), instance_uuid=uuid, host=host, flavor=LARGE),

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from moorage import context, errors, ids
 from moorage.messages import (
@@ -23,6 +24,7 @@ from moorage.messages import (
     ShelveInstance,
     UnshelveInstance,
 )
+from moorage.messages.wire import Mutation
 from moorage.model import Image
 from support.operations.basis import (
     AGAIN,
@@ -147,9 +149,9 @@ class Play:
         """Send an order."""
         to = None if host is None else self.room.hosts[host]
         request_id, uuid = ids.fresh(), self.uuid
-        moving = {"request_id": request_id, "instance_uuid": uuid, "host": to, "drop_extras": drop_extras}
-        plain = {"request_id": request_id, "instance_uuid": uuid}
-        messages: dict[str, Callable[[], object]] = {
+        plain: dict[str, Any] = {"request_id": request_id, "instance_uuid": uuid}
+        moving: dict[str, Any] = {**plain, "host": to, "drop_extras": drop_extras}
+        messages: dict[str, Callable[[], Mutation[Any]]] = {
             "build": lambda: BuildInstances(
                 request_id=request_id, request_spec=self.room.spec(), instance_uuids=(uuid,)
             ),
@@ -217,10 +219,10 @@ class Play:
 
     def _make_others_write(self, trouble: str) -> None:
         room, uuid = self.room, self.uuid
-        licence = lambda: room.attach_licence(uuid)  # noqa: E731
-        to_migration = lambda: room.attach_licence(room.migration_of(uuid))  # noqa: E731
-        take_away = lambda: room.take_away(room.migration_of(uuid))  # noqa: E731
-        at = {
+        licence: Callable[[], None] = lambda: room.attach_licence(uuid)  # noqa: E731
+        to_migration: Callable[[], None] = lambda: room.attach_licence(room.migration_of(uuid))  # noqa: E731
+        take_away: Callable[[], None] = lambda: room.take_away(room.migration_of(uuid))  # noqa: E731
+        at: dict[str, tuple[str, Callable[[], None], int]] = {
             "others write before the claim": ("step.*.select.begin", licence, 1),
             "others write before the claim, again and again": ("step.*.select.begin", self._again_and_again, 4),
             "others put something on the source before the claim": (

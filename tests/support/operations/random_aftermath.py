@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from harness.waiting import wait_until
 from moorage import errors, ids
@@ -50,7 +51,7 @@ class Aftermath:
         scheduler = self.cloud.client("scheduler")
         for host in until_answered(lambda: scheduler.call(ListHosts())):
             message = SetHost(request_id=ids.fresh(), service_host=host.service_host, forced_down=False)
-            until_answered(lambda message=message: scheduler.call(message))
+            until_answered(partial(scheduler.call, message))
 
         def going_on() -> list[object]:
             pending: list[object] = [
@@ -152,7 +153,7 @@ class Aftermath:
         """Delete all servers; return the consumers that still hold something."""
         for instance in self.cloud.client("conductor").call(ListInstances()):
             message = DeleteInstance(request_id=ids.fresh(), instance_uuid=instance.uuid)
-            until_answered(lambda message=message: self.cloud.client("conductor").call(message))
+            until_answered(partial(self.cloud.client("conductor").call, message))
         self.settle()
         holders = self.cloud.client("placement").call(AuditStore()).holders
         return [str(holder) for holder in holders if holder.uuid not in self.others]

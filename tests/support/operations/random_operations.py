@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.cloud import CloudSpec
 from harness.waiting import wait_until
@@ -32,6 +33,7 @@ from moorage.messages import (
     ShowInstance,
     UnshelveInstance,
 )
+from moorage.messages.wire import Mutation
 from moorage.model import ConsumerAllocations, Flavor, Image, Instance, Inventory, ProviderAmounts, RequestSpec
 from support.operations.cloud import Crash, TroublesomeCloud
 from support.operations.port_room import NICS, bandwidth
@@ -156,7 +158,7 @@ class Troop:
 
     def _do(self, what: str, server: int, number: int) -> None:
         uuid, host = self.servers[server], self.host(number)
-        plain = {"request_id": ids.fresh(), "instance_uuid": uuid}
+        plain: dict[str, Any] = {"request_id": ids.fresh(), "instance_uuid": uuid}
         # Half of the numbers leave the choice to the scheduler.
         moving = {**plain, "host": host if number % 2 else None}
         others: dict[str, Callable[[], object]] = {
@@ -168,7 +170,7 @@ class Troop:
             "force up": lambda: self.force(host, down=False),
             "restart": lambda: self._restart(number),
         }
-        orders: dict[str, Callable[[], object]] = {
+        orders: dict[str, Callable[[], Mutation[Any]]] = {
             "delete": lambda: DeleteInstance(**plain),
             "migrate": lambda: MigrateInstance(**moving, drop_extras=True),
             "confirm": lambda: ConfirmMigration(**plain),
@@ -199,7 +201,7 @@ class Troop:
             uuid = self.servers[server] = ids.fresh()
         self.order(BuildInstances(request_id=ids.fresh(), request_spec=SPEC, instance_uuids=(uuid,)))
 
-    def _resize(self, moving: Mapping[str, object], flavor: Flavor) -> None:
+    def _resize(self, moving: Mapping[str, Any], flavor: Flavor) -> None:
         message = ResizeInstance(**moving, flavor=flavor, drop_extras=True)
         self.sizes[ids.derived(message.request_id, "migration")] = flavor
         ordered = self.order(message)
@@ -234,7 +236,7 @@ class Troop:
     def host(self, number: int) -> str:
         return f"cell{number % 2 + 1}-host-{number // 2 % 3 + 1:04d}"
 
-    def order(self, message: object) -> object:
+    def order(self, message: Mutation[Any]) -> Any:
         return until_answered(lambda: self.cloud.client("conductor").call(message))
 
     def show(self, uuid: str) -> Instance:

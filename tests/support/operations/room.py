@@ -344,5 +344,6 @@ def until_answered(call: Callable[[], R]) -> R:
 
 def rooms_of(cloud: TroublesomeCloud, troubles: Troubles) -> list[Room]:
     """Divide all hosts of a cloud into rooms."""
-    hosts = sorted(cloud.client("scheduler").call(ListHosts()), key=lambda host: host.service_host)
+    found = cloud.client("scheduler").call(ListHosts())
+    hosts = sorted(found, key=lambda host: host.service_host)
     return [Room.furnish(cloud, troubles, hosts[first : first + 3]) for first in range(0, len(hosts) - 2, 3)]

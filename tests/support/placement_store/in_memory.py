@@ -35,8 +35,11 @@ from support.placement_store.model import BeginMove, Claim, Model, Refused, appl
 R = TypeVar("R")
 
 
-def _applied(kind: type[Mutation[R]]) -> Callable[[Any, Mutation[R]], R]:
-    """Return a method that lets the model carry out a message once, and returns the stored answer to repeats."""
+def _applied(kind: type[Mutation[R]]) -> Callable[[Any, Any], R]:
+    """Return a method that lets the model carry out a message once, and returns the stored answer to repeats.
+
+    Its parameter is of any type, so that fakes may override it with the kind of message that it serves.
+    """
 
     def answer(self: "InMemoryPlacement", message: Mutation[R]) -> R:
         answered: R = self.once(message, lambda: self.carry_out(message))

@@ -61,7 +61,7 @@ def inventory(total: int, used: int = 0, **changes: Any) -> HostInventory:
     return HostInventory(**values | changes)
 
 
-def provider(host: HostRow, seq: int = 0, **inventories: HostInventory) -> FetchedProvider:
+def provider(host: HostRow, seq: int = 0, /, **inventories: HostInventory) -> FetchedProvider:
     """The provider of a host, by default with 16 VCPU, 32 GiB and 500 GB."""
     held = inventories or {"VCPU": inventory(16), "MEMORY_MB": inventory(32768), "DISK_GB": inventory(500)}
     return FetchedProvider(
@@ -114,7 +114,8 @@ def by_number() -> Funnel:
 
 def spec(vcpus: int = 2, memory_mb: int = 2048, root_gb: int = 20, **changes: Any) -> RequestSpec:
     flavor = Flavor(vcpus=vcpus, memory_mb=memory_mb, root_gb=root_gb)
-    return RequestSpec(**{"project_id": "project", "user_id": "user", "flavor": flavor} | changes)
+    described: dict[str, Any] = {"project_id": "project", "user_id": "user", "flavor": flavor} | changes
+    return RequestSpec(**described)
 
 
 def allocation_request(amounts: Mapping[str, Mapping[str, int]]) -> AllocationRequest:

@@ -112,7 +112,7 @@ inventories = st.builds(
 )
 #: Nearly every compute node has some of these.
 _basics = st.fixed_dictionaries(dict.fromkeys(("VCPU", "MEMORY_MB", "DISK_GB"), inventories))
-_described = st.fixed_dictionaries(
+_described: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "held": st.dictionaries(st.sampled_from(CLASSES), inventories, max_size=3),
         "traits": st.lists(st.sampled_from(TRAITS), max_size=2),

@@ -98,7 +98,7 @@ def test_a_claim_of_this_scheduler_shows_at_once_and_is_provisional_until_its_pr
     assert used(shown.snapshot()) == [2.0]
     assert used(shown.snapshot(), "MEMORY_MB") == [2048.0]
     assert shown.provisional_ids() == {1}
-    shown.update(providers=[provider(host, seq=1, VCPU=inventory(16, used=2))])
+    shown.update(providers=[provider(host, 1, VCPU=inventory(16, used=2))])
     assert used(shown.snapshot()) == [2.0]
     assert shown.provisional_ids() == set()
     assert shown.provider_seqs() == {1: 1}
@@ -108,7 +108,7 @@ def test_a_claim_that_was_read_before_it_was_shown_is_not_counted_twice() -> Non
     host = host_row(1)
     shown = host_cache([host])
     versions = shown.versions([host.compute_node_uuid])
-    shown.update(providers=[provider(host, seq=1, VCPU=inventory(16, used=2))])
+    shown.update(providers=[provider(host, 1, VCPU=inventory(16, used=2))])
     shown.apply_claims([(host.compute_node_uuid, RESOURCES)], versions)
     assert used(shown.snapshot()) == [2.0]
     assert shown.provisional_ids() == {1}
@@ -148,7 +148,7 @@ def test_a_host_that_was_registered_again_stays_when_the_feed_removes_the_former
 
     shown.update(gone_hosts=[1])
 
-    shown.update(providers=[provider(former, seq=1, VCPU=inventory(4), CUSTOM_NEW=inventory(7))], instances={1: 5})
+    shown.update(providers=[provider(former, 1, VCPU=inventory(4), CUSTOM_NEW=inventory(7))], instances={1: 5})
     seen = shown.snapshot()
     row = [host.id for host in seen.hosts].index(2)
     assert (seen.capacity("CUSTOM_NEW")[row], seen.instances[row]) == (7, 5)
@@ -286,7 +286,7 @@ class FollowedHost:
         self.cache = host_cache([self.host], [self.row()])
 
     def row(self) -> FetchedProvider:
-        return provider(self.host, seq=self.seq, VCPU=inventory(self.capacity, used=self.used))
+        return provider(self.host, self.seq, VCPU=inventory(self.capacity, used=self.used))
 
     def claim(self, amounts: Sequence[int]) -> None:
         """Commit claims of this scheduler in one transaction."""
