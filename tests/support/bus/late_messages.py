@@ -56,8 +56,8 @@ class RepeatingClient(Client):
 class PatientCloud(TroublesomeCloud):
     """A cloud whose operators and users repeat calls that are not answered."""
 
-    def client(self, topic: str, timeout: float | None = None) -> Client:
-        return RepeatingClient(self._bus, topic, None, 60.0 if timeout is None else timeout)
+    def client(self, topic: str, timeout: float | None = None, server: str | None = None) -> Client:
+        return RepeatingClient(self._bus, topic, server, 60.0 if timeout is None else timeout)
 
     def impatient(self, topic: str) -> Client:
         """Return a client that does not repeat calls."""

@@ -64,6 +64,7 @@ class Sampler:
 
     def _fields(self, info: inspect.StructType, path: tuple[str, ...]) -> dict[str, Any]:
         made: dict[str, Any] = {}
+        assert issubclass(info.cls, Value)
         for field in info.fields:
             at = (*path, field.name)
             versions = [self._since.get(".".join(at)), info.cls.since.get(field.name) if path else None]

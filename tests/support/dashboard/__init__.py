@@ -12,7 +12,7 @@ from moorage.messages import BuildInstances, ShowInstance
 from moorage.model import Flavor, RequestSpec
 
 ADMIN = {"X-Auth-Token": "admin"}
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "placement_api": {"auth_strategy": "noauth2"},
     # No answer is cached for long, so that a viewer sees recent changes.
     "dashboard": {"refresh_interval": 0.5, "call_timeout": 60.0},

@@ -23,6 +23,7 @@ class Reply:
     @property
     def error(self) -> dict[str, Any]:
         """The only error of an error document."""
+        error: dict[str, Any]
         [error] = self.body["errors"]
         assert error["status"] == self.status
         return error

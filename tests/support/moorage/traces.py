@@ -1,7 +1,8 @@
 """The spans of this process."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 from uuid import UUID
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -35,9 +36,15 @@ def names(spans: Sequence[ReadableSpan]) -> list[str]:
     return [span.name for span in spans]
 
 
+def attributes(span: ReadableSpan) -> Mapping[str, Any]:
+    """Return the attributes of a span, which every recorded span has."""
+    assert span.attributes is not None
+    return span.attributes
+
+
 def all_hang_together(spans: Sequence[ReadableSpan], request_id: str) -> bool:
     """Return whether there is one root span, all others are below it, and all have the request id."""
     known = {span.context.span_id for span in spans}
     above = [span.parent.span_id for span in spans if span.parent is not None]
-    named = {span.attributes.get("moorage.request_id", request_id) for span in spans}
+    named = {attributes(span).get("moorage.request_id", request_id) for span in spans}
     return len(above) == len(spans) - 1 and known >= set(above) and named == {request_id}

@@ -22,7 +22,7 @@ from support.operations.room import Room
 
 BANDWIDTH = "NET_BW_EGR_KILOBIT_PER_SEC"
 #: Options of the fake driver: each NIC has room for one port and a small one.
-NICS = {"nics": 2, "vfs_per_nic": 4, "nic_bandwidth": 1000}
+NICS: dict[str, Any] = {"nics": 2, "vfs_per_nic": 4, "nic_bandwidth": 1000}
 PORT, WIDTH = "_port1", 600
 
 

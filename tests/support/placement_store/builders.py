@@ -154,7 +154,7 @@ class Store:
         return self.get(uuid).generation
 
     def seq(self, uuid: str) -> int:
-        return self.scalar(select(resource_providers.c.seq).where(resource_providers.c.uuid == uuid))
+        return int(self.scalar(select(resource_providers.c.seq).where(resource_providers.c.uuid == uuid)))
 
     # --- Consumers ------------------------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class Store:
 
     def changes(self) -> int:
         """Return the number of changes in the feed."""
-        return self.scalar(select(func.count()).select_from(changes))
+        return int(self.scalar(select(func.count()).select_from(changes)))
 
     def audit(self) -> StoreAudit:
         return self.database.read(audit.report)

@@ -45,7 +45,8 @@ class Groups:
 
     def host(self, *, down: bool = False, **inventories: int) -> str:
         """Create a host with its compute node, by default with 1000 VCPU, and return the uuid of the node."""
-        uuid = self.store.provider(**(inventories or {"VCPU": 1000}))
+        held: dict[str, Any] = inventories or {"VCPU": 1000}
+        uuid = self.store.provider(**held)
         self.store.register_host(uuid, forced_down=down)
         return uuid
 

@@ -6,7 +6,7 @@ requires equal draws in each repetition.
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from moorage import ids
 from moorage.messages import (
@@ -174,7 +174,7 @@ class Writes:
             return DeleteInventories(**this)
         if kind == 1:
             return DeleteInventory(**this, resource_class=name)
-        expected = self._random.choice(["any", "present", "absent"])
+        expected: Literal["any", "present", "absent"] = self._random.choice(["any", "present", "absent"])
         return SetInventory(**this, resource_class=name, inventory=self._inventory(), expected=expected)
 
     def set_traits(self) -> SetTraits:
@@ -333,7 +333,7 @@ class Writes:
         on_host = {(self._provider() if self._once_in(6) else p, name): n for (p, name), n in on_host.items()}
         released = described(on_host) or {PROVIDERS[0]: {"VCPU": 1}}
         claimed = self._amounts(at_least=1)
-        how = self._random.choice([{}, {"guest_gone": True}, {"leave_residue": True}])
+        how: dict[str, Any] = self._random.choice([{}, {"guest_gone": True}, {"leave_residue": True}])
         return SwapClaim(
             **self._mutation(),
             consumer_uuid=uuid,
@@ -392,7 +392,7 @@ class Writes:
         holder = self._model.holders.get(uuid)
         how: dict[str, Any] = {}
         if for_good := uuid not in CONSUMERS or self._once_in(8):
-            how = self._for_good(uuid, holder and holder.claim_id)
+            how = self._for_good(uuid, holder.claim_id if holder else None)
         return DeleteAllocations(**self._mutation(), consumer_uuid=uuid, for_good=for_good, **how)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import ListResourceProviders
-from moorage.model import Allocations
+from moorage.model import Allocations, ProviderAmounts
 from placement_store.schema import MAIN, allocations, changes, consumers, inventories, requests, tombstones
 from support.placement_store.builders import Store
 from support.placement_store.move_builders import Moving
@@ -78,7 +78,7 @@ def emptied(store: Store, room: int = ROOM) -> Store:
 
 
 def sums(held: Mapping[str, Mapping[str, int]] | Allocations) -> Sums:
-    resources = {uuid: getattr(part, "resources", part) for uuid, part in held.items()}
+    resources = {uuid: part.resources if isinstance(part, ProviderAmounts) else part for uuid, part in held.items()}
     return Counter({(uuid, name): n for uuid, part in resources.items() for name, n in part.items()})
 
 

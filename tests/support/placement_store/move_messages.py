@@ -24,6 +24,8 @@ from support.placement_store.model.basis import Holder
 
 #: The consumers that move: only messages of this module claim for them, and they are rarely deleted.
 MOVERS = [ids.derived("mover", number) for number in range(4)]
+#: What is known of the guest that a move leaves: mostly that it is gone.
+_ENDS: Sequence[dict[str, Any]] = ({"guest_gone": True}, {"guest_gone": True}, {"leave_residue": True}, {})
 
 
 class MovingWrites(Writes):
@@ -140,7 +142,7 @@ class MovingWrites(Writes):
         migration = self._migration()
         uuid, claim_id, held, claimed = self._recorded(migration)
         wanted = self._free() or self._amounts(at_least=1)
-        how = self._random.choice([{"guest_gone": True}, {"guest_gone": True}, {"leave_residue": True}, {}])
+        how = self._random.choice(_ENDS)
         return SwapClaim(
             **self._mutation(),
             consumer_uuid=uuid,
@@ -159,7 +161,7 @@ class MovingWrites(Writes):
             return self.begin_move()
         migration = self._migration()
         uuid, claim_id, held, claimed = self._recorded(migration)
-        how = self._random.choice([{"guest_gone": True}, {"guest_gone": True}, {"leave_residue": True}, {}])
+        how = self._random.choice(_ENDS)
         return EndMove(
             **self._mutation(),
             consumer_uuid=uuid,

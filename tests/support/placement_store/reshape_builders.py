@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Table, select
 
 from moorage import ids
 from moorage.messages import PlanReshape, Reshape, ReshapeByInstructions
@@ -83,10 +83,9 @@ def dealt(consumer: str, source: str, target: str, **resources: int) -> Dealt:
 
 def everything(store: Store) -> dict[str, list[Any]]:
     """Return all rows of all tables except requests and changes."""
+
+    def rows(table: Table) -> list[Any]:
+        return store.database.read(lambda connection: [tuple(row) for row in connection.execute(select(table))])
+
     tables = [table for table in METADATA.sorted_tables if table.name not in _BOOKS]
-    return {
-        table.name: sorted(
-            store.database.read(lambda c, t=table: [tuple(row) for row in c.execute(select(t))]), key=repr
-        )
-        for table in tables
-    }
+    return {table.name: sorted(rows(table), key=repr) for table in tables}

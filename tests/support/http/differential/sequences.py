@@ -91,7 +91,8 @@ def sequences(draw: Draw, length: int) -> list[Request]:
         held = {name: {"total": 8} for name in hand.some(CLASSES, 1)}
         body = {"resource_provider_generation": Generation(uuid), "inventories": held}
         made.append(Request("PUT", f"/resource_providers/{uuid}/inventories", body=body))
-    return made + draw(st.lists(requests(), min_size=length, max_size=length))
+    more: list[Request] = draw(st.lists(requests(), min_size=length, max_size=length))
+    return made + more
 
 
 #: Requests that read the whole content of a store after such sequences.

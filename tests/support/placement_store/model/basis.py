@@ -123,7 +123,7 @@ class Model:
     def inventory(self, pair: Pair) -> Inventory | None:
         """Return the inventory of a provider and a class."""
         provider = self.providers.get(pair[0])
-        return provider and provider.inventories.get(pair[1])
+        return None if provider is None else provider.inventories.get(pair[1])
 
     # --- Answers ----------------------------------------------------------------------------------------------------
 

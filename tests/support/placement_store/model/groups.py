@@ -85,7 +85,9 @@ def shown(model: Model) -> dict[str, ServerGroupState]:
             if holder.migration_of is None:
                 own[consumer] = stands.root
             else:
-                of_migrations.setdefault(stands.member, set()).update({stands.root} - {None})
+                places = of_migrations.setdefault(stands.member, set())
+                if stands.root is not None:
+                    places.add(stands.root)
         members = {member: min(roots, default=None) for member, roots in of_migrations.items()} | own
         states[uuid] = ServerGroupState(
             group=GROUPS[uuid], name=name, project_id=project_id, members=dict(sorted(members.items()))

@@ -51,7 +51,7 @@ def _inconsistent(model: Model, one: ProviderReport, there: Collection[str]) -> 
     """Return the errors in the description of one provider, except for its name."""
     faults = invalid(one.uuid, one.inventories)
     faults += model.unknown(one.inventories)
-    if one.parent_provider_uuid not in {None, *there}:
+    if one.parent_provider_uuid is not None and one.parent_provider_uuid not in there:
         faults.append(errors.ProviderNotFound(kind="resource provider", name=one.parent_provider_uuid))
     if one.uuid not in model.providers:
         return faults + model.missing([one.uuid] if one.generation is not None else [])
