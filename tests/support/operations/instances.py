@@ -106,7 +106,7 @@ def driver_options(cloud: RunningCloud, hosts: int, **fake_driver: Any) -> dict[
     return {"hosts": hosts, "host_prefix": "cell1-host", "state_file": state_file, **fake_driver}
 
 
-def restart_agent(cloud: RunningCloud, hosts: int, kind: type[Driver] | None = None, **fake_driver: Any) -> Any:
+def restart_agent(cloud: RunningCloud, hosts: int, kind: type[Driver] | None = None, /, **fake_driver: Any) -> Any:
     """Restart the agent of the first cell with other options or another kind of driver; return the driver."""
     cloud.stop_service("compute-cell1")
     agent = "agent-cell1"

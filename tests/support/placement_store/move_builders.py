@@ -13,7 +13,7 @@ from placement_store.schema import consumers
 from support.placement_store.builders import Amounts, Store, request
 
 #: The amounts of instances on their hosts, and the used amounts of an empty host.
-SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
+SMALL: dict[str, Any] = {"VCPU": 2, "MEMORY_MB": 2048}
 LARGE = {"VCPU": 4, "MEMORY_MB": 4096}
 FREE = {"VCPU": 0, "MEMORY_MB": 0}
 
