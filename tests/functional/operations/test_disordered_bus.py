@@ -17,7 +17,7 @@ from support.operations.random_aftermath import Aftermath, drifts
 from support.operations.random_operations import DEEDS, HOSTS, PLAN, SERVERS, Deed, Troop
 
 from moorage.bus import inproc
-from moorage.messages.wire import Message
+from moorage.messages.wire import Mutation
 
 LONG = os.environ.get("DRILLS") == "long"
 ACTORS = 4
@@ -32,7 +32,7 @@ class ImpatientTroop(Troop):
 
     dice = random.Random()
 
-    def order(self, message: Message[Any]) -> Any:
+    def order(self, message: Mutation[Any]) -> Any:
         if self.dice.random() < 0.3:
             return self.cloud.client("conductor").call(message)
         return super().order(message)
