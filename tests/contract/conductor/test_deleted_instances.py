@@ -1,10 +1,11 @@
 """Test which records of deleted instances the conductors purge and which they keep, on SQLite and on MariaDB."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 import pytest
-from sqlalchemy import Table, select
+from sqlalchemy import Connection, Table, select
 from support.conductor.record_builders import CELL_UUID, RECORDS, SPEC, begin, built
 
 from conductor.engine.operations import Operations
@@ -100,7 +101,7 @@ def grow_old(database: Database, seconds: float = KEPT + 1) -> None:
     """Make all instances older by some seconds."""
     for table in (conductor_instances, cell_instances):
         older = table.update().values(updated_at=table.c.updated_at - seconds)
-        database.write(lambda connection, older=older: connection.execute(older))
+        database.write(partial(Connection.execute, statement=older))
 
 
 def left(database: Database, table: Table, column: str = "uuid") -> set[str]:
@@ -147,8 +148,13 @@ def test_the_super_conductor_purges_instances_that_no_cell_has(
     building = ordered(database, "building")
     for uuid in (forgotten, known):
         database.write(
-            lambda connection, uuid=uuid: super_migrations.add(
-                connection, uuid, instance_uuid=uuid, cell_uuid=CELL_UUID, kind="migrate", request_id="r"
+            partial(
+                super_migrations.add,
+                uuid=uuid,
+                instance_uuid=uuid,
+                cell_uuid=CELL_UUID,
+                kind="cold-migration",
+                request_id="r",
             )
         )
     grow_old(database)
