@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import pytest
@@ -308,10 +309,10 @@ def test_two_cells_of_one_database_may_have_records_of_one_instance(database: Da
         records = CellRecords(cell)
         build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selected(cell),))
         new = NewInstance(ids.fresh(), build, "req")
-        database.write(lambda connection, records=records, new=new: records.add(connection, [new]))
+        database.write(partial(records.add, new=[new]))
         with pytest.raises(errors.RequestInProgress):
-            database.write(lambda connection, records=records: records.add_deleting(connection, uuid, "req"))
-        [shown] = database.read(lambda connection, records=records: records.show(connection, [uuid]))
+            database.write(partial(records.add_deleting, uuid=uuid, request_id="req"))
+        [shown] = database.read(partial(records.show, uuids=[uuid]))
         assert (shown.cell_uuid, shown.host, len(shown.attempts)) == (cell, "a", 1)
 
 

@@ -1,9 +1,10 @@
 """Test which records of ended operations the conductors purge and which they keep, on SQLite and on MariaDB."""
 
+from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select
+from sqlalchemy import Connection, event, select
 from support.conductor.record_builders import CELL_UUID, RECORDS, begin, built
 
 from conductor.engine.operations import Operations
@@ -56,7 +57,7 @@ def grow_old(database: Database, seconds: float = KEPT + 1) -> None:
     """Make all operations older by some seconds."""
     for table in (cell_operations, conductor_operations):
         older = {name: table.c[name] - seconds for name in ("due_at", "updated_at", "created_at")}
-        database.write(lambda connection, table=table, older=older: connection.execute(table.update().values(**older)))
+        database.write(partial(Connection.execute, statement=table.update().values(**older)))
 
 
 def left(database: Database) -> set[str]:
@@ -157,7 +158,7 @@ def test_the_super_conductor_purges_its_own_operations(database: Database) -> No
 
 def test_revoked_claims_of_one_cell_are_forgotten_in_bounded_transactions(database: Database) -> None:
     revoked = {number: {"claim_id": ids.fresh(), "consumer_uuid": ids.fresh()} for number in range(2 * AT_ONCE + 5)}
-    rows = [{**one, **SCOPE, "created_at": 1.0} for one in revoked.values()]
+    rows: list[dict[str, Any]] = [{**one, **SCOPE, "created_at": 1.0} for one in revoked.values()]
     other = {**revoked[0], "cell_uuid": ids.fresh(), "created_at": 1.0}
     database.write(lambda connection: connection.execute(cell_disowned.insert(), [*rows, other]))
     claims = RevokedClaims(cell_disowned, SCOPE)

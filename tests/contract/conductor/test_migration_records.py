@@ -124,8 +124,12 @@ def test_an_order_to_delete_ends_a_move_unless_the_move_is_being_cancelled(
     assert not database.read(lambda c: operations.is_pending(c, begun.uuid))
     assert database.read(lambda c: super_migrations.read(c, begun.uuid)).state == "ended"
     assert database.read(lambda c: operations.is_pending(c, cancelling.uuid))
+
+    def delete_of(uuid: str) -> Operation | None:
+        return database.write(lambda c: operations.pending(c, uuid, DELETE))
+
     for each in (uuid, undone):
-        assert database.write(lambda c, each=each: operations.pending(c, each, DELETE)) is not None
+        assert delete_of(each) is not None
         with pytest.raises(errors.InvalidState):
             database.write(partial(order, operations=operations, uuid=each))
 
@@ -155,7 +159,7 @@ def test_the_cells_are_polled_for_open_migrations_by_page(
 
     def read_of(_cell_uuid: str, named: list[str], _message: object) -> list[list[Migration]]:
         asked.append(named)
-        over = {"kind": "resize", "state": "confirmed", "source_host": "h1", "updated_at": 1.0}
+        over: dict[str, Any] = {"kind": "resize", "state": "confirmed", "source_host": "h1", "updated_at": 1.0}
         return [[Migration(uuid=uuid, instance_uuid=ids.fresh(), **over) for uuid in named]]
 
     cells = SimpleNamespace(cell=lambda _uuid: SimpleNamespace(name="cell1"), read_of=read_of)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event
+from sqlalchemy import Row, Select, event
 from support.conductor.record_builders import SPEC, selected
 from support.databases.statements import statements_of
 from support.moorage.batched_calls import handle_together, outcome_of
@@ -117,11 +117,7 @@ class Cell:
     def revoke(self, message: BuildInCell) -> None:
         for build in message.builds:
             claim_id = ids.derived(build.instance_uuid, "claim")
-            self.database.write(
-                lambda connection, claim_id=claim_id, uuid=build.instance_uuid: self.revoked_claims.add(
-                    connection, claim_id, uuid
-                )
-            )
+            self.database.write(partial(self.revoked_claims.add, claim_id=claim_id, consumer_uuid=build.instance_uuid))
 
 
 Stage = Super | Cell
@@ -174,6 +170,10 @@ def held_up(stage: Stage, calls: Sequence[Callable[[], object]]) -> Iterator[lis
         first.result(20)
 
 
+def rows_of(database: Database, query: Select[Any]) -> Sequence[Row[Any]]:
+    return database.read(lambda connection: connection.execute(query).all())
+
+
 def on_record(stage: Stage, messages: Sequence[Mutation[Any]]) -> list[object]:
     """Return the records of orders, and the operations that the worker has, apart from ids and times."""
     found: list[object] = []
@@ -182,9 +182,9 @@ def on_record(stage: Stage, messages: Sequence[Mutation[Any]]) -> list[object]:
         uuids = getattr(message, "instance_uuids", None) or [each.instance_uuid for each in cast(Any, message).builds]
         subjects = [message.request_id] if isinstance(stage, Super) else uuids
         query = stage.instances.select().where(instances.uuid.in_(uuids)).order_by(instances.request_id)
-        rows = stage.database.read(lambda connection, query=query: connection.execute(query).all())
+        rows = rows_of(stage.database, query)
         pending = stage.operations_table.select().where(operations.subject.in_(subjects))
-        begun = stage.database.read(lambda connection, query=pending: connection.execute(query).all())
+        begun = rows_of(stage.database, pending)
         found.append(
             (
                 [(row.state, row.request_id == message.request_id) for row in rows],

@@ -35,7 +35,8 @@ def set_back(database: Database, table: Table, *columns: str) -> None:
 
 def seconds_until(database: Database, column: str) -> float:
     query = select(conductor_operations.c[column] - now())
-    return database.read(lambda connection: connection.scalars(query).one())
+    found: float = database.read(lambda connection: connection.scalars(query).one())
+    return found
 
 
 def test_a_wait_that_was_recorded_before_the_clock_was_set_back_begins_again(database: Database) -> None:
