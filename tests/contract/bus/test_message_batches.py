@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import Any
 from unittest import mock
 from uuid import uuid4
 
@@ -19,6 +20,11 @@ from moorage.config import options
 from moorage.messages import wire
 from moorage.model import RequestId
 
+# isort: split
+# Imported after the bus, which selects the threading backend.
+import oslo_messaging
+
+Item = BatchItem[wire.Message[Any], Any]
 TOGETHER = 24
 
 
@@ -283,12 +289,13 @@ def test_an_error_of_a_handler_of_many_is_the_error_of_each_call_of_that_message
 # --- Calls that one thread makes together -----------------------------------------------------------------------------
 
 
-def made(hall: Hall, items: Sequence[BatchItem[Listed, str]]) -> Iterator[list[tuple[int, object]]]:
+def made(hall: Hall, items: Sequence[Item]) -> Iterator[list[tuple[int, object]]]:
     """Make calls together; yield the numbers with their answers or errors as they come."""
     for portion in hall.client.call_many(items):
         found: list[tuple[int, object]] = []
         for item in portion:
             assert item.is_done
+            assert isinstance(item.value, Listed)
             try:
                 found.append((item.value.number, item.outcome()))
             except errors.MoorageError as fault:
@@ -296,7 +303,7 @@ def made(hall: Hall, items: Sequence[BatchItem[Listed, str]]) -> Iterator[list[t
         yield found
 
 
-def items_of(numbers: range, deadline: float | None = None) -> list[BatchItem[Listed, str]]:
+def items_of(numbers: range, deadline: float | None = None) -> list[Item]:
     return [
         BatchItem(
             Listed(request_id=request_id(number), number=number),
@@ -365,9 +372,10 @@ def test_calls_past_their_deadline_that_are_made_together_are_refused_and_never_
 
 def test_unanswered_calls_that_are_made_together_end_each_at_its_own_deadline(on_rabbit: Hall) -> None:
     began = time.monotonic()
-    later, soon = (BatchItem(Slow(), context.Context(deadline=began + seconds)) for seconds in (1.5, 0.5))
+    items: list[Item] = [BatchItem(Slow(), context.Context(deadline=began + seconds)) for seconds in (1.5, 0.5)]
+    later, soon = items
     ended = []
-    for portion in on_rabbit.client.call_many([later, soon]):
+    for portion in on_rabbit.client.call_many(items):
         ended += [(item, time.monotonic() - began) for item in portion]
     assert [item for item, _seconds in ended] == [soon, later]
     for item, _seconds in ended:
@@ -464,9 +472,7 @@ def test_a_batch_that_the_broker_delivers_twice_is_carried_out_once(
 
 @pytest.mark.parametrize("calls", [None, "text", [], ["text", 7, None], [{}], [{"method": "number"}], {"a": 1}])
 def test_a_malformed_batch_does_not_affect_other_calls(on_rabbit: Hall, calls: object) -> None:
-    client = on_rabbit.buses[1].library_client(
-        bus.oslo_messaging.Target(topic=on_rabbit.topic, namespace="moorage.bus")
-    )
+    client = on_rabbit.buses[1].library_client(oslo_messaging.Target(topic=on_rabbit.topic, namespace="moorage.bus"))
     client.prepare(version="1.1").cast({}, "batch", calls=calls)
     assert is_right(1, on_rabbit.call(1))
 
@@ -475,9 +481,7 @@ def test_a_malformed_batch_does_not_affect_other_calls(on_rabbit: Hall, calls: o
 def test_a_call_with_a_malformed_version_does_not_affect_the_others_of_its_batch(
     on_rabbit: Hall, version: str | None
 ) -> None:
-    client = on_rabbit.buses[1].library_client(
-        bus.oslo_messaging.Target(topic=on_rabbit.topic, namespace="moorage.bus")
-    )
+    client = on_rabbit.buses[1].library_client(oslo_messaging.Target(topic=on_rabbit.topic, namespace="moorage.bus"))
     calls = [
         {"method": "listed", "version": said, "args": {"request_id": request_id(number), "number": number}}
         for number, said in ((1, version), (2, "1.0"))

@@ -15,13 +15,17 @@ from harness.servers import RabbitMQServer
 from moorage import errors, ids
 from moorage.bus import broker_hosts
 from moorage.bus.broker_hosts import BrokerHosts, DirectConnection
-from moorage.bus.bus import Bus, oslo_messaging, serves
+from moorage.bus.bus import Bus, serves
 from moorage.bus.direct import DirectBus, is_plain
 from moorage.cli.clients import Clients
 from moorage.cli.shell import main
 from moorage.config import options
 from moorage.messages import ListCells, ListHosts
 from moorage.model import Cell
+
+# isort: split
+# Imported after the bus, which selects the threading backend.
+import oslo_messaging
 
 
 class Cells:

@@ -27,6 +27,12 @@ class Cells:
         return []
 
 
+class PatientBus(Bus):
+    """Counts the servers of a name at the broker: a wait for the answer of one would exceed a test."""
+
+    namesake_seconds = 1000.0
+
+
 @pytest.fixture(scope="module")
 def served(rabbitmq: RabbitMQServer) -> Iterator[str]:
     """The URL, without TLS, of a broker where cells are served."""
@@ -115,9 +121,7 @@ def test_a_server_connects_to_the_next_host_and_the_broker_counts_it(rabbitmq_ur
     url = tls.of_rabbitmq(rabbitmq_url)
     account = urlsplit(url).netloc.rpartition("@")[0]
     [nobody] = free_ports(1)
-    bus = Bus(options.new(), url.replace("//", f"//{account}@127.0.0.2:{nobody},"))
-    # The count must come from the broker: a wait for the answer of a server with this name would exceed this test.
-    bus.namesake_seconds = 1000.0
+    bus = PatientBus(options.new(), url.replace("//", f"//{account}@127.0.0.2:{nobody},"))
     server = bus.server("placement", "one", [Cells()])
     server.start()
     server.check()

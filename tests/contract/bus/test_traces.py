@@ -63,9 +63,11 @@ def test_the_span_of_each_concurrent_call_is_a_child_of_the_span_of_its_caller(
     with ThreadPoolExecutor(TOGETHER) as threads:
         list(threads.map(call, requests))
     for request_id in requests:
-        server, caller, work = sorted(traces.of(request_id), key=lambda span: span.start_time, reverse=True)
+        server, caller, work = sorted(traces.of(request_id), key=lambda span: span.start_time or 0, reverse=True)
         assert (server.name, caller.name, work.name) == ("counter part", "counter part", "work")
+        assert server.parent is not None
         assert server.parent.span_id == caller.context.span_id
+        assert caller.parent is not None
         assert caller.parent.span_id == work.context.span_id
 
 
@@ -80,5 +82,6 @@ def test_an_order_begins_a_trace_and_a_call_without_a_span_does_not(running: bus
         running.client("conductor", timeout=20).call(Order(request_id=ids.fresh()))
         assert running.client("counter", timeout=20).call(Part(request_id=ids.fresh())) == ""
     _, second = traces.of(request_id)
+    assert second.parent is not None
     assert second.parent.span_id == first.context.span_id
     assert second.context.span_id != first.context.span_id
