@@ -1,5 +1,7 @@
 """Test aggregates and traits over HTTP: those of providers, and the names of traits."""
 
+from typing import Any
+
 import pytest
 from support.http.replies import Http
 
@@ -59,7 +61,7 @@ def traits_of(provider: str) -> str:
 def test_traits_of_a_provider_bump_the_generation_when_they_change(http: Http) -> None:
     provider, custom = http.provider(), http.name()
     http.done(http.put(f"/traits/{custom}"))
-    wanted = {"traits": ["HW_CPU_X86_AVX2", custom], "resource_provider_generation": 0}
+    wanted: dict[str, Any] = {"traits": ["HW_CPU_X86_AVX2", custom], "resource_provider_generation": 0}
 
     assert http.get(traits_of(provider), "1.6").body == {"traits": [], "resource_provider_generation": 0}
     written = http.put(traits_of(provider), wanted, "1.6").body

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from support.http.api import NEWEST, Api
+from support.http.api import Api
+from support.http.replies import NEWEST
 from support.placement_store import hard_searches
 
 from moorage import ids
@@ -92,7 +93,7 @@ def test_a_candidate_with_an_owner_can_be_put_as_allocations(api: Api, host: str
 
 
 def test_a_request_without_candidates_gets_an_empty_answer(api: Api, host: str) -> None:
-    empty = {"allocation_requests": [], "provider_summaries": {}}
+    empty: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
     for query in (
         "resources=VCPU:14",
         "resources=VGPU:1",

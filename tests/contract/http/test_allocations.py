@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from support.http.api import NEWEST, Api
+from support.http.api import Api
+from support.http.replies import NEWEST
 
 from moorage import ids
 from placement_store.schema import consumers

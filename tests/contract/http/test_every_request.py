@@ -1,6 +1,7 @@
 """Test the rules common to all requests: versions, tokens, policy, media types, and the format of errors."""
 
 import re
+from typing import Any
 
 import pytest
 import requests
@@ -132,7 +133,7 @@ def test_an_unknown_path_is_404(http: Http, path: str) -> None:
 
 
 def test_another_media_type_is_415_and_an_empty_one_is_400(http: Http) -> None:
-    sent = {"data": b'{"name": "a"}'}
+    sent: dict[str, Any] = {"data": b'{"name": "a"}'}
 
     assert http.post("/resource_providers", headers={"Content-Type": "text/plain"}, **sent).status == 415
     assert http.post("/resource_providers", headers={"Content-Type": ""}, **sent).status == 400

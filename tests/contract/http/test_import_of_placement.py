@@ -21,7 +21,7 @@ from moorage.db.database import Database
 from placement_store.db import names
 from placement_store.http.application import application
 from placement_store.importing import source, store
-from placement_store.importing.content import differences
+from placement_store.importing.content import Content, differences
 from placement_store.schema import MAIN, METADATA
 
 #: The numbers of trees, of five providers each, and of consumers; a developer may import a million rows.
@@ -45,7 +45,7 @@ class Target:
         migrated.give_tables(url, MAIN)
         self.database = Database(url, MAIN.name)
 
-    def content(self) -> store.Content:
+    def content(self) -> Content:
         return self.database.read_one_moment(store.read)
 
     def rows(self) -> dict[str, list[Any]]:
@@ -93,7 +93,7 @@ def _ordered(document: Any) -> Any:
     return document
 
 
-def paths(content: store.Content) -> Iterator[str]:
+def paths(content: Content) -> Iterator[str]:
     """Yield the paths of all documents of a cloud."""
     yield from ("/resource_providers", "/resource_classes", "/traits", "/traits?associated=true")
     yield "/allocation_candidates?resources=VCPU:1"
@@ -175,7 +175,7 @@ def test_an_import_disables_the_idle_transaction_timeout(
     target, limits = Target(tmp_path, mariadb_url), list[int]()
     write = store.write
 
-    def looked_at(connection: Connection, wanted: store.Content) -> None:
+    def looked_at(connection: Connection, wanted: Content) -> None:
         limits.append(connection.exec_driver_sql("SELECT @@SESSION.idle_transaction_timeout").scalar_one())
         write(connection, wanted)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Self
 from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.types import WSGIApplication
 
 import pytest
 from support.http.api import served
@@ -55,11 +56,13 @@ class Client:
 
     def send(self, version: str, words: str) -> None:
         line = json.dumps([*self._common, "--os-placement-api-version", version, *words.split()])
+        assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
     def receive(self) -> tuple[int, str, str]:
         """Return the exit status, the output and the error output of the command that was sent."""
+        assert self._process.stdout is not None
         status, out, err = json.loads(self._process.stdout.readline())
         return status, out, err
 
@@ -70,7 +73,7 @@ class _Silent(WSGIRequestHandler):
 
 
 @contextmanager
-def listening(application: object) -> Iterator[str]:
+def listening(application: WSGIApplication) -> Iterator[str]:
     """Serve an application in a thread; return its URL."""
     with make_server("127.0.0.1", 0, application, handler_class=_Silent) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -1,5 +1,7 @@
 """Test resource classes over HTTP."""
 
+from typing import Any
+
 import pytest
 from support.http.replies import Http
 
@@ -18,7 +20,8 @@ def test_a_class_is_created_used_and_deleted(http: Http) -> None:
     shown = {"name": name, "links": [{"rel": "self", "href": f"{AT}/{name}"}]}
     assert http.get(f"{AT}/{name}").body == shown
     assert shown in http.get(AT).body["resource_classes"]
-    provider = http.provider(**{name: 1})
+    amounts: dict[str, Any] = {name: 1}
+    provider = http.provider(**amounts)
     assert http.delete(f"{AT}/{name}").status == 409
     http.done(http.delete(f"/resource_providers/{provider}/inventories"))
     assert http.delete(f"{AT}/{name}").status == 204
@@ -52,7 +55,8 @@ def test_standard_classes_cannot_be_changed(http: Http) -> None:
 def test_before_1_7_a_put_renames_a_class_with_its_inventories_and_allocations(http: Http) -> None:
     old, new, consumer = http.name(), http.name(), ids.fresh()
     http.done(http.post(AT, {"name": old}))
-    provider = http.provider(VCPU=1, **{old: 8})
+    amounts: dict[str, Any] = {old: 8}
+    provider = http.provider(VCPU=1, **amounts)
     http.done(http.allocate(consumer, provider, **{old: 3}))
     generation = http.generation(provider)
 

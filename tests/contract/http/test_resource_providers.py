@@ -1,5 +1,7 @@
 """Test resource providers and their trees over HTTP."""
 
+from typing import Any
+
 import pytest
 from support.http.replies import Http
 
@@ -179,9 +181,13 @@ def test_providers_are_found_by_room_from_1_4(http: Http) -> None:
     resource_class = http.name()
     http.done(http.put(f"/resource_classes/{resource_class}"))
     stepping = {"total": 16, "min_unit": 4, "max_unit": 8, "step_size": 4}
-    small, large = http.provider(**{resource_class: 2}), http.provider(VCPU=8, **{resource_class: 16})
-    steps = http.provider(**{resource_class: stepping})
-    halved = http.provider(**{resource_class: {"total": 16, "reserved": 8, "allocation_ratio": 0.5}})
+
+    def provider(of_class: int | dict[str, Any], **more: Any) -> str:
+        return http.provider(**more | {resource_class: of_class})
+
+    small, large = provider(2), provider(16, VCPU=8)
+    steps = provider(stepping)
+    halved = provider({"total": 16, "reserved": 8, "allocation_ratio": 0.5})
 
     for amount, expected in [
         (1, {small, large, halved}),
