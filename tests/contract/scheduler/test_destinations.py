@@ -1,7 +1,7 @@
 """Test select_destinations on SQLite and on MariaDB: one transaction claims all, and an id has one answer."""
 
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import msgspec
 import pytest
@@ -91,11 +91,11 @@ def test_a_host_that_refused_a_claim_is_no_alternate_even_if_it_has_room_again(r
     released: list[str] = []
     refresh = scheduler.follower.refresh
 
-    def refresh_late(nodes: Any) -> None:
+    def refresh_late(provider_uuids: Collection[str]) -> None:
         if not released:
             rig.release(taker)
             released.append(taker)
-        refresh(nodes)
+        refresh(provider_uuids)
 
     scheduler.follower.refresh = refresh_late  # type: ignore[method-assign]
     [selections] = scheduler.select(select("r1", num_alternates=4))
@@ -130,8 +130,8 @@ def test_a_host_that_refused_a_claim_is_tried_again_before_the_answer_is_no_vali
     taker = rig.take(0, vcpus=16)
     refresh = scheduler.follower.refresh
 
-    def refresh_early(nodes: Any) -> None:
-        refresh(nodes)
+    def refresh_early(provider_uuids: Collection[str]) -> None:
+        refresh(provider_uuids)
         rig.release(taker)
 
     scheduler.follower.refresh = refresh_early  # type: ignore[method-assign]

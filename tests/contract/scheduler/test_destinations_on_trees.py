@@ -43,7 +43,7 @@ def uuid_of(name: str) -> str:
 
 def provider(name: str, parent: str | None = None, **described: Any) -> ProviderReport:
     """Return the report of a provider, with an inventory or a total for each class."""
-    more = {key: tuple(described.pop(key)) for key in ("traits", "aggregates") if key in described}
+    more: dict[str, Any] = {key: tuple(described.pop(key)) for key in ("traits", "aggregates") if key in described}
     inventories = {c: one if isinstance(one, Inventory) else Inventory(total=one) for c, one in described.items()}
     return ProviderReport(uuid=uuid_of(name), name=name, parent_provider_uuid=parent, inventories=inventories, **more)
 
@@ -114,7 +114,7 @@ def test_a_function_and_its_bandwidth_come_from_one_card(rig: Rig) -> None:
         card=ResourceGroup(required=("CUSTOM_CARD",)), vf={"SRIOV_NET_VF": 1}, bw={"NET_BW_EGR_KILOBIT_PER_SEC": 1000}
     )
     scheduler = rig.scheduler()
-    request = {"groups": asked, "group_policy": "none", "same_subtree": (("card", "vf", "bw"),)}
+    request: dict[str, Any] = {"groups": asked, "group_policy": "none", "same_subtree": (("card", "vf", "bw"),)}
     [[claimed]] = scheduler.select(select("r1", **request))
     assert claimed.allocation_request.mappings["vf"] == (uuid_of("right functions"),)
     assert claimed.allocation_request.mappings["bw"] == (uuid_of("right bandwidth"),)

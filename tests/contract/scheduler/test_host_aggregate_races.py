@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from sqlalchemy import Connection, text
@@ -63,8 +64,8 @@ def test_a_host_that_joins_an_aggregate_while_that_gets_a_zone_has_one_zone(rig:
         aggregates.create(f"east{number}", host, availability_zone="east")
         aggregates.create(f"other{number}")
         outcome = at_once(
-            lambda n=number: aggregates.change(f"other{n}", availability_zone="west"),
-            lambda n=number, host=host: aggregates.add(f"other{n}", host),
+            partial(aggregates.change, f"other{number}", availability_zone="west"),
+            partial(aggregates.add, f"other{number}", host),
         )
         assert sorted(outcome) == ["ZoneConflict", "done"]
         assert len(host_rows(rig)[host].metadata["availability_zone"]) == 1
@@ -85,9 +86,7 @@ def test_a_host_that_is_deleted_while_it_joins_is_in_no_aggregate(rig: Rig) -> N
         rig.add_hosts([number])
         rig.set_host(name, forced_down=True)
         delete = DeleteHost(request_id=rig.fresh(), service_host=name)
-        outcome = at_once(
-            lambda delete=delete: rig.registry.delete_host(delete), lambda name=name: aggregates.add("one", name)
-        )
+        outcome = at_once(partial(rig.registry.delete_host, delete), partial(aggregates.add, "one", name))
         assert outcome[0] == "done"
         assert outcome[1] in {"done", "HostNotFound"}
         assert aggregates.get("one").hosts == ()
@@ -249,6 +248,10 @@ class _RandomWriter:
     def __init__(self, rig: Rig, seed: int) -> None:
         self._rig, self._random, self._aggregates = rig, random.Random(seed), Aggregates(rig)
 
+    def write_often(self) -> None:
+        for _ in range(20):
+            self.write()
+
     def write(self) -> None:
         number, aggregate = self._random.randrange(3), f"aggregate{self._random.randrange(3)}"
         name = f"host{number}"
@@ -285,7 +288,7 @@ def test_after_random_concurrent_writes_nodes_are_in_the_aggregates_of_their_hos
         aggregates.create(f"aggregate{number}")
     writers = [_RandomWriter(rig, 1000 * seed + number) for number in range(4)]
     with ThreadPoolExecutor(len(writers)) as pool:
-        for future in [pool.submit(lambda one=one: [one.write() for _ in range(20)]) for one in writers]:
+        for future in [pool.submit(one.write_often) for one in writers]:
             future.result()
     uuid_of = {name: aggregates.get(name) for name in aggregates.listed()}
     for row in host_rows(rig).values():

@@ -1,5 +1,7 @@
 """Test host aggregates on SQLite and on MariaDB: members, the change feed, zones, and the aggregates of providers."""
 
+from collections.abc import Callable
+
 import pytest
 from support.scheduler.aggregate_builders import (
     Aggregates,
@@ -193,13 +195,14 @@ def test_a_host_with_servers_does_not_change_its_zone(rig: Rig, aggregates: Aggr
     assert (claimed.service_host, claimed.availability_zone) == ("host1", "e")
     before = aggregates.get("east")
     mark = marks(rig)
-    for refused in (
+    changes: list[Callable[[], object]] = [
         lambda: aggregates.change("east", availability_zone="f"),
         lambda: aggregates.change("east", availability_zone=None),
         lambda: aggregates.remove("east", "host1"),
         lambda: aggregates.delete("east", force=True),
         lambda: aggregates.delete("east", force=True, dry_run=True),
-    ):
+    ]
+    for refused in changes:
         with pytest.raises(errors.InvalidState, match="host1 would go from zone e to"):
             refused()
     assert (aggregates.get("east"), marks(rig)) == (before, mark)

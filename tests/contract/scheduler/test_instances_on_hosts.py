@@ -22,7 +22,7 @@ from moorage.messages import (
     SelectDestinations,
     SwapClaim,
 )
-from moorage.model import ConsumerAllocations, Inventory, ProviderAmounts, ProviderReport, Selection
+from moorage.model import ConsumerAllocations, Inventory, MoveKind, ProviderAmounts, ProviderReport, Selection
 from placement_store.db.names import sync
 from placement_store.schema import consumers, resource_providers
 from scheduler.decide.funnel import Funnel
@@ -119,7 +119,8 @@ class Player:
         uuid = self.random.choice(self.settled())
         source = self.placed[uuid]
         accept(self.rig, uuid, source)
-        request_id, kind = self.rig.fresh(), self.random.choice(["cold-migration", "resize", "evacuation"])
+        kinds: list[MoveKind] = ["cold-migration", "resize", "evacuation"]
+        request_id, kind = self.rig.fresh(), self.random.choice(kinds)
         [[claimed]] = self.ask(move(request_id, uuid, source, kind, vcpus=self.random.randint(1, 4)))
         accept(self.rig, uuid, claimed)
         self.moving[uuid] = request_id, source, claimed

@@ -58,16 +58,13 @@ def add_numa_host(rig: Rig, number: int, nodes: int = 2, pcpus: int = 4, memory_
 
 
 def select(request_id: str, spec: RequestSpec, count: int = 1, alternates: int = 0, **more: Any) -> SelectDestinations:
-    uuids = instance_uuids(request_id, count)
-    return SelectDestinations(
-        **{
-            "request_id": request_id,
-            "request_spec": spec,
-            "instance_uuids": uuids,
-            "num_alternates": alternates,
-        }
-        | more
-    )
+    fields: dict[str, Any] = {
+        "request_id": request_id,
+        "request_spec": spec,
+        "instance_uuids": instance_uuids(request_id, count),
+        "num_alternates": alternates,
+    }
+    return SelectDestinations(**fields | more)
 
 
 def amounts(selection: Selection) -> dict[str, dict[str, int]]:

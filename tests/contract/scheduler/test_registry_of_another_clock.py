@@ -38,7 +38,7 @@ class _Clock(Database):
 
     def read(self, work: Callable[[Connection], T]) -> T:
         found = super().read(work)
-        return found + self.ahead if isinstance(found, float) else found  # type: ignore[operator,return-value]
+        return found + self.ahead if isinstance(found, float) else found  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("step", [HOUR, DOWN_AFTER / 2])

@@ -1,7 +1,9 @@
 """Test that a running scheduler notices that its store was restored from an older copy, on each store."""
 
+from typing import Any
+
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Column, select
 from support.databases.store_copy import copied, put_back
 from support.scheduler.rig import OneScheduler, Rig, node_uuid
 
@@ -133,13 +135,11 @@ def test_a_new_history_uses_no_number_of_the_lost_one(rig: Rig) -> None:
         consumers: ("generation",),
     }
 
+    def numbers_in(column: Column[Any]) -> list[int]:
+        return rig.database.read(lambda c: list(c.scalars(select(column))))
+
     def numbers() -> list[int]:
-        return [
-            number
-            for table, names in columns.items()
-            for name in names
-            for number in rig.database.read(lambda c, column=table.c[name]: list(c.scalars(select(column))))
-        ]
+        return [number for table, names in columns.items() for name in names for number in numbers_in(table.c[name])]
 
     copy = copied(rig.database)
     for _ in range(3):

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,6 +27,7 @@ from moorage.plugin import Filter, Host
 from placement_store.schema import allocations, consumers, requests, resource_providers
 
 Answers = list[list[Selection]]
+Request = BatchItem[SelectDestinations, Answers]
 
 
 @pytest.fixture
@@ -113,7 +115,7 @@ def counted(scheduler: OneScheduler) -> Iterator[list[str]]:
         event.remove(scheduler.database.engine, "after_cursor_execute", note)
 
 
-def named(count: int, first: int = 0, **changes: object) -> list[SelectDestinations]:
+def named(count: int, first: int = 0, **changes: Any) -> list[SelectDestinations]:
     """Return requests for one new instance each."""
     return [asked(f"r{number}", **changes) for number in range(first, first + count)]
 
@@ -152,7 +154,8 @@ def test_as_many_requests_as_fit_are_claimed_and_only_the_others_are_refused(
     scheduler = rig.scheduler()
     outcomes = [outcome(future) for future in at_once(rig, scheduler, pool, named(7))]
     assert Counter(outcomes) == {"claimed": 4, "NoValidHost": 3}
-    assert rig.database.read(lambda connection: connection.scalar(select(func.count()).select_from(requests))) >= 4
+    stored = select(func.count()).select_from(requests)
+    assert rig.database.read(lambda connection: connection.scalars(stored).one()) >= 4
 
 
 def test_the_refusal_of_one_request_does_not_affect_the_others(rig: Rig, pool: ThreadPoolExecutor) -> None:
@@ -323,6 +326,10 @@ def stored_amounts(rig: Rig, nodes: set[str]) -> Counter[str]:
     return Counter({uuid: int(used) for uuid, used in rows if uuid in nodes})
 
 
+def decide_alone(call: Request, decide: Callable[[], Answers]) -> None:
+    call.do(lambda _message: decide())
+
+
 def test_requests_of_one_message_get_the_answers_and_errors_of_single_requests(rig: Rig) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler()
@@ -332,13 +339,13 @@ def test_requests_of_one_message_get_the_answers_and_errors_of_single_requests(r
     too_large = asked(derived("too large"), vcpus=1_000_000)
     repeated = structs.replace(first, request_id=derived("another id"))
 
-    calls = [BatchItem(message) for message in (first, again, first, twice, explained, too_large, repeated)]
+    calls = [Request(message) for message in (first, again, first, twice, explained, too_large, repeated)]
     alone = scheduler.endpoint.select_many(calls)
     for call, decide in zip(calls, alone, strict=True):
         if decide is not None:
-            call.do(lambda _message, decide=decide: decide())
+            decide_alone(call, decide)
 
-    def seen(call: BatchItem[SelectDestinations, Answers]) -> str:
+    def seen(call: Request) -> str:
         try:
             return f"claimed {len(call.outcome())}"
         except errors.MoorageError as refusal:
@@ -383,7 +390,7 @@ def test_equal_request_specs_of_one_message_are_checked_once_and_invalid_ones_on
     scheduler = rig.scheduler(plugins=funnel(recording=recording))
     messages = [*named(3), *named(2, 3, vcpus=4), *named(2, 5, vcpus=5), *named(1, 7)]
 
-    calls = [BatchItem(message) for message in messages]
+    calls = [Request(message) for message in messages]
     alone = scheduler.endpoint.select_many(calls)
 
     assert recording.checked == [2, 4, 5, 5]
