@@ -45,7 +45,7 @@ def give(store: Store, uuid: str, *, traits: tuple[str, ...] = (), aggregates: t
     return uuid
 
 
-def pool(store: Store, name: str, aggregate: str = AGGREGATE, **inventories: int | Inventory) -> str:
+def pool(store: Store, name: str, aggregate: str = AGGREGATE, **inventories: Any) -> str:
     return give(store, store.provider(name, **inventories), traits=(SHARES,), aggregates=(aggregate,))
 
 
@@ -290,11 +290,8 @@ def stored(store: Store, tree: HostTree) -> dict[str, str]:
     uuids: dict[str, str] = {}
     # A parent's name sorts before the names of its children.
     for provider in sorted((*tree.providers, *tree.above_sharing, *tree.sharing), key=lambda one: one.uuid):
-        uuid = store.provider(
-            provider.uuid,
-            parent=uuids.get(provider.parent_uuid or ""),
-            **{name: row.described for name, row in provider.inventories.items()},
-        )
+        described: dict[str, Any] = {name: row.described for name, row in provider.inventories.items()}
+        uuid = store.provider(provider.uuid, parent=uuids.get(provider.parent_uuid or ""), **described)
         for name, row in provider.inventories.items():
             use(store, uuid, name, row.used)
         uuids[provider.uuid] = give(

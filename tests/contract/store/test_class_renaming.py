@@ -1,5 +1,7 @@
 """Test the renaming of a resource class with its inventories and allocations."""
 
+from typing import Any
+
 import pytest
 from support.placement_store.builders import Store, at_once
 from support.placement_store.move_builders import Moving
@@ -14,12 +16,17 @@ from placement_store.db.retries import StaleRead, retry_on_stale_read
 OLD, NEW = "CUSTOM_OLD", "CUSTOM_NEW"
 
 
+def of_old(total: int) -> dict[str, Any]:
+    """Return an inventory of the class with the old name."""
+    return {OLD: total}
+
+
 def rename(store: Store, old: str = OLD, new: str = NEW) -> None:
     retry_on_stale_read(lambda: store.database.write(lambda connection: class_renaming.rename(connection, old, new)))
 
 
 def test_inventories_and_allocations_have_the_new_name(store: Store) -> None:
-    holder, other = store.provider(VCPU=1, **{OLD: 8}), store.provider(VCPU=1)
+    holder, other = store.provider(VCPU=1, **of_old(8)), store.provider(VCPU=1)
     consumer = ids.fresh()
     store.put(consumer, {holder: {OLD: 3}})
     generation, seq, elsewhere, changes = store.generation(holder), store.seq(holder), store.seq(other), store.changes()
@@ -36,7 +43,7 @@ def test_inventories_and_allocations_have_the_new_name(store: Store) -> None:
 
 
 def test_the_old_name_is_refused(store: Store) -> None:
-    provider = store.provider(**{OLD: 8})
+    provider = store.provider(**of_old(8))
     rename(store)
 
     with pytest.raises(errors.CapacityExceeded):
@@ -58,7 +65,7 @@ def test_a_name_that_is_taken_or_standard_is_refused(store: Store) -> None:
 
 
 def test_a_write_based_on_allocations_read_before_the_renaming_is_stale(store: Store) -> None:
-    provider, consumer = store.provider(**{OLD: 8}), ids.fresh()
+    provider, consumer = store.provider(**of_old(8)), ids.fresh()
     store.put(consumer, {provider: {OLD: 3}})
     before = store.database.read(lambda connection: consumers.holdings(connection, [consumer]))[consumer]
 
@@ -73,7 +80,7 @@ def test_a_write_based_on_allocations_read_before_the_renaming_is_stale(store: S
 
 @pytest.mark.parametrize("_round", range(10))
 def test_a_write_during_the_renaming_keeps_no_reference_to_the_old_class(store: Store, _round: int) -> None:
-    first, second = store.provider(**{OLD: 1}), store.provider()
+    first, second = store.provider(**of_old(1)), store.provider()
 
     outcomes = at_once(
         lambda: rename(store),
@@ -91,7 +98,7 @@ def test_a_write_during_the_renaming_keeps_no_reference_to_the_old_class(store: 
 @pytest.mark.parametrize("gone_by", ["renaming", "deletion"])
 @pytest.mark.parametrize("step", ["begin", "swap", "confirm", "revert", "swap of no move"])
 def test_a_release_that_names_a_renamed_or_deleted_class_is_carried_out(store: Store, gone_by: str, step: str) -> None:
-    source, first, second = (store.provider(VCPU=2, **{OLD: 1}) for _ in range(3))
+    source, first, second = (store.provider(VCPU=2, **of_old(1)) for _ in range(3))
     moving = Moving(store, {source: {"VCPU": 2, OLD: 1}}).build()
     if step in ("swap", "confirm", "revert"):
         moving.begin({first: {"VCPU": 2, OLD: 1}})

@@ -1,6 +1,7 @@
 """Test the transactions of a database: the snapshot of a read-only one, and lookups that lock few rows."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from sqlalchemy import Connection, text
@@ -65,7 +66,7 @@ def test_a_long_list_of_values_is_looked_up_by_key(mariadb_url: str) -> None:
 def test_a_snapshot_read_is_repeated_if_a_table_is_rebuilt_meanwhile(mariadb_url: str) -> None:
     database = Database(mariadb_url, "test")
     for name in ("seen", "other"):
-        database.write(lambda connection, name=name: connection.execute(text(f"CREATE TABLE {name} (n INT)")) and None)
+        database.write(partial(Connection.execute, statement=text(f"CREATE TABLE {name} (n INT)")))
     moments: list[int] = []
 
     def work(connection: Connection) -> int:

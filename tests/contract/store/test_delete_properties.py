@@ -96,7 +96,7 @@ def test_a_delete_keeps_or_removes_foreign_amounts_as_requested_and_names_them_a
     for uuid in sorted(str(residue) for residue in residues):
         store.delete(uuid, for_good=True)
     assert all_held(store) == (left_by_others if keep else Counter())
-    foreign = Counter()
+    foreign: Sums = Counter()
     for holder in store.audit().holders:
         assert holder.uuid == moving.uuid
         foreign += sums(holder.foreign)

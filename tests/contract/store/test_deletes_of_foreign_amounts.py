@@ -143,7 +143,8 @@ def test_a_repeated_delete_succeeds_and_keeps_the_foreign_amounts(
     store: Store, host: str, pool: str, burdened: Server
 ) -> None:
     left, request_id = {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}, ids.fresh()
-    for more in ({"request_id": request_id}, {"request_id": request_id}, {}, {"claimed_with": {}}):
+    calls: list[dict[str, Any]] = [{"request_id": request_id}, {"request_id": request_id}, {}, {"claimed_with": {}}]
+    for more in calls:
         assert amounts_of(burdened.delete(keep_extras=True, **more).extras) == left
     burdened.delete(keep_extras=True, claim_id=burdened.claim_id)
     burdened.delete(claim_id=burdened.claim_id)

@@ -106,7 +106,7 @@ def test_an_attached_group_is_isolated_until_it_is_detached(store: Store, host: 
 
     def put(amounts: Amounts, generation: int, **isolated: tuple[str, ...]) -> None:
         wanted = ConsumerAllocations(
-            allocations={node: ProviderAmounts(resources=part) for node, part in amounts.items()},
+            allocations={node: ProviderAmounts(resources=dict(part)) for node, part in amounts.items()},
             project_id="project",
             user_id="user",
             consumer_generation=generation,
@@ -181,7 +181,7 @@ def test_a_heal_restores_the_recorded_isolation_of_groups(
         root_provider_uuid=host.node,
         accepted_by=attempt,
         accepted_host="host",
-        allocations={node: ProviderAmounts(resources=part) for node, part in host.amounts.items()},
+        allocations={node: ProviderAmounts(resources=dict(part)) for node, part in host.amounts.items()},
         project_id="project",
         user_id="user",
         isolated=host.groups,

@@ -1,9 +1,11 @@
 """Test move instructions: how inventories are divided, and how the allocations of consumers are distributed."""
 
+from typing import Any
+
 import pytest
 from sqlalchemy import select
 from support.placement_store.builders import Store
-from support.placement_store.reshape_builders import Reshaping, child, dealt, everything
+from support.placement_store.reshape_builders import Move, Reshaping, child, dealt, everything
 
 from moorage import errors, ids
 from moorage.model import Inventory
@@ -18,7 +20,8 @@ FUNCTION = {"SRIOV_NET_VF": 1, EGR: 500, IGR: 500}
 @pytest.fixture
 def node(store: Store) -> str:
     """A flat compute node with all inventories."""
-    return store.provider("node", VCPU=16, VGPU=8, SRIOV_NET_VF=2, **{EGR: 1000, IGR: 1000})
+    bandwidth: dict[str, Any] = {EGR: 1000, IGR: 1000}
+    return store.provider("node", VCPU=16, VGPU=8, SRIOV_NET_VF=2, **bandwidth)
 
 
 def inventory(store: Store, name: str, resource_class: str) -> Inventory:
@@ -65,10 +68,10 @@ def test_inventories_and_their_allocations_move_to_new_children_in_one_request(
     for uuid in with_functions:
         assert store.held(uuid) == {node: {"VCPU": 1}, gpus[1]: FUNCTION}
     for uuid, claim_id in claims.items():
-        found = store.consumer(uuid)
-        assert (found.claim_id, found.root_provider_uuid) == (claim_id, node)
-        assert found.accepted_by == (attempt if uuid == with_functions[0] else None)
-        assert found.generation == (1 if uuid == with_neither else 2)
+        consumer = store.consumer(uuid)
+        assert (consumer.claim_id, consumer.root_provider_uuid) == (claim_id, node)
+        assert consumer.accepted_by == (attempt if uuid == with_functions[0] else None)
+        assert consumer.generation == (1 if uuid == with_neither else 2)
     vcpus = {row_id: row for row_id, row in rows.items() if row[2] == store.names.id_of("VCPU")}
     assert vcpus.items() <= store.rows().items()
     assert store.generation(node) == generation + 1
@@ -381,7 +384,7 @@ def test_more_than_the_total_cannot_be_moved(store: Store, reshaping: Reshaping,
 
 def test_a_missing_provider_class_or_trait_is_not_found(store: Store, reshaping: Reshaping, node: str) -> None:
     before = everything(store)
-    for moves, more, missing, error in [
+    cases: list[tuple[list[Move], dict[str, Any], str, type[errors.NotFound]]] = [
         ([("nowhere", {"VGPU": 1}, "neither")], {}, "nowhere", errors.ProviderNotFound),
         ([("node", {"VGPU": 1}, "neither")], {}, "neither", errors.ProviderNotFound),
         ([("node", {"VGPU": 1}, "gpu")], {"providers": (child("gpu", "none"),)}, "none", errors.ProviderNotFound),
@@ -392,7 +395,8 @@ def test_a_missing_provider_class_or_trait_is_not_found(store: Store, reshaping:
             "CUSTOM_NO",
             errors.TraitNotFound,
         ),
-    ]:
+    ]
+    for moves, more, missing, error in cases:
         for attempt in (reshaping.move, reshaping.plan):
             with pytest.raises(error) as caught:
                 attempt(*moves, **more)
@@ -403,7 +407,7 @@ def test_a_missing_provider_class_or_trait_is_not_found(store: Store, reshaping:
 def test_all_providers_of_a_request_must_be_in_one_tree(store: Store, reshaping: Reshaping, node: str) -> None:
     store.provider("other", VGPU=8)
     gpu = (child("gpu", node),)
-    for moves, more, path in [
+    cases: list[tuple[list[Move], dict[str, Any], str]] = [
         ([(node, {"VGPU": 1}, "other")], {}, "$.instructions[0].to_resource_provider"),
         (
             [(node, {"VGPU": 1}, "gpu"), ("other", {"VGPU": 1}, "gpu")],
@@ -412,7 +416,8 @@ def test_all_providers_of_a_request_must_be_in_one_tree(store: Store, reshaping:
         ),
         ([(node, {"VGPU": 1}, "gpu")], {"providers": (child("gpu", "other"),)}, "$.providers[0].parent"),
         ([(node, {"VGPU": 1}, "gpu")], {"providers": (*gpu, child("other", node))}, "$.providers[1].name"),
-    ]:
+    ]
+    for moves, more, path in cases:
         with pytest.raises(errors.InvalidRequest, match="of two trees") as caught:
             reshaping.move(*moves, **more)
         assert caught.value.path == path

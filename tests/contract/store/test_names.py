@@ -92,7 +92,8 @@ def test_standard_traits_exist_and_writing_them_again_changes_nothing(store: Sto
 class Classes:
     """Resource classes as clients see them."""
 
-    standard, not_found = "VCPU", errors.ResourceClassNotFound
+    standard = "VCPU"
+    not_found: type[errors.NotFound] = errors.ResourceClassNotFound
 
     def __init__(self, store: Store) -> None:
         self.store = store

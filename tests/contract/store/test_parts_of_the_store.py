@@ -1,7 +1,7 @@
 """Test the lists of the main schema in parts of any length, on SQLite and MariaDB: complete and without repetitions."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -47,7 +47,7 @@ MANY = 20_000
 #: A provider with allocations of all consumers.
 POOL = node_uuid(0)
 #: Each list with the message for the whole list.
-LISTS: dict[str, tuple[Callable[..., Sequence[Any]], Message[Any]]] = {
+LISTS: dict[str, tuple[Callable[..., Collection[Any]], Message[Any]]] = {
     "hosts": (lists.hosts, ListHosts()),
     "hosts of a cell": (lists.hosts, ListHosts(cell_uuid=CELLS[0])),
     "aggregates": (lists.host_aggregates, ListHostAggregates()),

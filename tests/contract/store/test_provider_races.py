@@ -49,7 +49,7 @@ def test_children_created_while_their_parent_moves_have_its_new_root(store: Stor
     for number in range(ROUNDS):
         root = (other, one)[number % 2]
         outcome = at_once(
-            lambda root=root: store.dispatcher.call(move(parent, root)), *[lambda: store.provider(parent=parent)] * 3
+            partial(store.dispatcher.call, move(parent, root)), *[lambda: store.provider(parent=parent)] * 3
         )
         assert outcome == ["done"] * 4
     assert_trees(store)
@@ -59,9 +59,7 @@ def test_a_parent_deleted_while_a_child_is_created_leaves_no_orphan(store: Store
     for _ in range(ROUNDS):
         parent = store.provider()
         message = DeleteResourceProvider(request_id=ids.fresh(), uuid=parent)
-        outcome = at_once(
-            lambda message=message: store.dispatcher.call(message), lambda parent=parent: store.provider(parent=parent)
-        )
+        outcome = at_once(partial(store.dispatcher.call, message), partial(store.provider, parent=parent))
         assert outcome in (["done", "ProviderNotFound"], ["ProviderHasChildren", "done"])
     assert_trees(store)
 
@@ -72,9 +70,7 @@ def test_a_trait_is_either_deleted_or_given_to_a_provider(store: Store, host: st
         store.dispatcher.call(EnsureTrait(request_id=ids.fresh(), name=name))
         delete = DeleteTrait(request_id=ids.fresh(), name=name)
         give = SetTraits(request_id=ids.fresh(), uuid=host, traits=(name,))
-        outcome = at_once(
-            lambda delete=delete: store.dispatcher.call(delete), lambda give=give: store.dispatcher.call(give)
-        )
+        outcome = at_once(partial(store.dispatcher.call, delete), partial(store.dispatcher.call, give))
         assert outcome in (["done", "TraitNotFound"], ["NameInUse", "done"])
         assert (name in store.get(host).traits) == (outcome[1] == "done")
 

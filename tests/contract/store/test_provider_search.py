@@ -56,8 +56,12 @@ def described(
 
 def test_providers_are_found_by_name_and_by_uuid(fleet: Store) -> None:
     listed = fleet.dispatcher.call
-    for asked in ({"name": "numa"}, {"uuid": ids.derived("numa")}, {"name": "numa", "uuid": ids.derived("numa")}):
-        assert [provider.name for provider in listed(ListResourceProviders(**asked))] == ["numa"]
+    for asked in (
+        ListResourceProviders(name="numa"),
+        ListResourceProviders(uuid=ids.derived("numa")),
+        ListResourceProviders(name="numa", uuid=ids.derived("numa")),
+    ):
+        assert [provider.name for provider in listed(asked)] == ["numa"]
     assert listed(ListResourceProviders(name="numa", uuid=ids.derived("host"))) == []
 
 
@@ -75,8 +79,10 @@ def test_providers_match_resources_if_a_claim_would_fit(fleet: Store) -> None:
 def test_room_is_found_for_more_classes_than_sqlite_takes_conditions(store: Store) -> None:
     classes = [f"CUSTOM_CLASS_{number}" for number in range(1010)]
     store.names.ensure(classes)
-    store.provider("all", **dict.fromkeys(classes, 2))
-    store.provider("all but one", **dict.fromkeys(classes[1:], 2))
+    of_all: dict[str, Any] = dict.fromkeys(classes, 2)
+    of_all_but_one: dict[str, Any] = dict.fromkeys(classes[1:], 2)
+    store.provider("all", **of_all)
+    store.provider("all but one", **of_all_but_one)
 
     assert matching(store, resources=dict.fromkeys(classes, 2)) == ["all"]
     assert matching(store, resources=dict.fromkeys(classes, 2) | {classes[-1]: 3}) == []

@@ -1,5 +1,7 @@
 """Test resource providers and their inventories."""
 
+from collections.abc import Callable
+
 import pytest
 from support.placement_store.builders import Store
 from support.placement_store.move_builders import SMALL
@@ -173,11 +175,12 @@ def test_an_unexpected_or_missing_inventory_is_refused_and_bumps_no_generation(s
 
 
 def test_one_class_is_not_written_with_a_stale_generation(store: Store, host: str) -> None:
-    for write in (
+    writes: list[Callable[[], object]] = [
         lambda: set_one(store, host, "VCPU", Inventory(total=1), generation=0),
         lambda: delete_one(store, host, "VCPU", 0),
         lambda: delete_all(store, host, 0),
-    ):
+    ]
+    for write in writes:
         with pytest.raises(errors.ProviderGenerationConflict) as caught:
             write()
         assert (caught.value.provider_uuid, caught.value.named, caught.value.found) == (host, 0, 1)
@@ -186,7 +189,8 @@ def test_one_class_is_not_written_with_a_stale_generation(store: Store, host: st
 def test_an_inventory_in_use_is_not_deleted(store: Store, host: str) -> None:
     store.put(ids.derived("c"), {host: {"VCPU": 2}})
 
-    for take_away in (lambda: delete_one(store, host, "VCPU"), lambda: delete_all(store, host)):
+    deletes: list[Callable[[], object]] = [lambda: delete_one(store, host, "VCPU"), lambda: delete_all(store, host)]
+    for take_away in deletes:
         with pytest.raises(errors.InventoryInUse) as caught:
             take_away()
         assert (caught.value.provider_uuid, caught.value.resource_class) == (host, "VCPU")

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 from support.placement_store.builders import Store, at_once, executed, http_put
 
 from moorage import errors, ids
@@ -27,9 +27,11 @@ def together(store: Store, *sent: tuple[str, Put]) -> list[Any]:
 
 def each_at_once(store: Store, sent: Sequence[tuple[str, Put]]) -> list[str]:
     """Write these concurrently, as the API does."""
-    write = store.dispatcher.unnamed_together(
-        lambda connection, values: puts.write_each(connection, values, store.names), "test"
-    )
+
+    def write_each(connection: Connection, values: Sequence[tuple[str, Put]]) -> Sequence[Exception | None]:
+        return puts.write_each(connection, values, store.names)
+
+    write = store.dispatcher.unnamed_together(write_each, "test")
     return at_once(*(partial(write, one) for one in sent))
 
 

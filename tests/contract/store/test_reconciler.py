@@ -219,8 +219,13 @@ def test_two_reconcilers_ask_and_release_only_once(
     kept, wanted = old_claim(store, host)
     owner.unwanted, owner.wanted = {claim_id}, {wanted}
     other = Reconciler(conf, bus, store.database, store.names)
+
+    def round_of_other(_message: OwnsClaim) -> None:
+        owner.before_answer = lambda _message: None
+        other.round()
+
     # The whole round of the other reconciler runs during the first question of this one.
-    owner.before_answer = lambda message: setattr(owner, "before_answer", lambda message: None) or other.round()
+    owner.before_answer = round_of_other
 
     reconciler.round()
 

@@ -1,6 +1,9 @@
 """Test server groups: the hosts on which members may be placed, moved and deleted."""
 
+from functools import partial
+
 import pytest
+from sqlalchemy import Connection
 from support.placement_store.builders import Store
 from support.placement_store.group_builders import ONE, Groups
 
@@ -175,7 +178,7 @@ def test_a_member_with_only_migrations_left_is_shown_on_a_host_of_one_of_them(
         is_released = (uuid == migrations[0]) is released_first
         values = {"migration_of": instance, "root_provider_id": None} if is_released else {"migration_of": instance}
         statement = consumers.update().where(consumers.c.uuid == uuid).values(**values)
-        groups.store.database.write(lambda connection, statement=statement: connection.execute(statement))
+        groups.store.database.write(partial(Connection.execute, statement=statement))
 
     assert groups.shown(group).members == {instance: hosts[1 if released_first else 0]}
 

@@ -107,7 +107,8 @@ class TwoWriters(RuleBasedStateMachine):
         self.writers = [Writer(database) for database in self.databases]
         self.model = Model()
         #: The content after the last step, and after this one if it has been read.
-        self.seen, self.state = Seen({}, {}, {}, {}, {}, {}), None
+        self.seen = Seen({}, {}, {}, {}, {}, {})
+        self.state: Seen | None = None
         self.told = self.newest_change()
 
     @initialize(totals=st.lists(st.integers(2, 12), min_size=6, max_size=6))
@@ -244,6 +245,8 @@ class TwoWriters(RuleBasedStateMachine):
             (id_, old), (new_id, new) = before.seqs.get(uuid, (None, -1)), after.seqs.get(uuid, (None, -1))
             if id_ == new_id:
                 assert new >= old
+                assert now is not None
+                assert then is not None
                 assert now.generation >= then.generation
                 assert then == now or new > old, f"{uuid} has changed, and its seq has not moved"
             if (id_, old) != (new_id, new):
