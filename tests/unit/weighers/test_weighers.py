@@ -177,7 +177,7 @@ def packed(*used: Mapping[str, int], **changes: Any) -> Snapshot:
     rows = [host_row(number) for number in range(len(used))]
     totals = {"VCPU": 16, "MEMORY_MB": 1024, "DISK_GB": 100} | changes
     providers = [
-        provider(row, seq=0, **{name: inventory(total, used=one.get(name, 0)) for name, total in totals.items()})
+        provider(row, 0, **{name: inventory(total, used=one.get(name, 0)) for name, total in totals.items()})
         for row, one in zip(rows, used, strict=True)
     ]
     return host_cache(rows, providers).snapshot()
