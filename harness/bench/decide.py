@@ -137,7 +137,7 @@ class _Unwritten(ClaimWriter):
 
     def write(self, planned: PlannedRequest) -> WrittenClaims:
         """Return the answer as if the claims were written."""
-        return WrittenClaims(planned.answer, replayed=False, transaction=object())
+        return WrittenClaims(planned.answer, replayed=False, bumped_once=True)
 
 
 class _Planning(ClaimingDecision):

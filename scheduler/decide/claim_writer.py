@@ -98,8 +98,8 @@ class WrittenClaims(NamedTuple):
     answer: Selections
     #: Whether the request had been answered before, and this is the stored answer.
     replayed: bool
-    #: Identifies the transaction, which several requests may share; null if it may have written more than new claims.
-    transaction: object
+    #: Whether its transaction has written only new claims, and so has bumped the ``seq`` of each provider by one.
+    bumped_once: bool
 
 
 class ClaimWriter:
@@ -125,13 +125,12 @@ class ClaimWriter:
             )
         if not stored.replayed:
             metrics.CLAIMS.inc(len(planned.claims))
-        return WrittenClaims(stored.result, stored.replayed, object() if planned.only_adds else None)
+        return WrittenClaims(stored.result, stored.replayed, planned.only_adds)
 
-    def write_together(self, planned: Sequence[PlannedRequest]) -> object:
-        """Claim the plans of several requests, all or nothing, in one transaction; return an object that identifies it.
+    def write_together(self, planned: Sequence[PlannedRequest]) -> list[WrittenClaims]:
+        """Claim the plans of several requests, all or nothing, in one transaction.
 
-        The object is null if the transaction may have written more than new claims. Each request must consist only of
-        claims, and no two of them may name the same instance.
+        Each request must consist only of claims, and no two of them may name the same instance.
 
         :raises ClaimRefused: as :meth:`write` does.
         :raises DuplicateRequest: one of them has been answered already.
@@ -148,7 +147,8 @@ class ClaimWriter:
             )
         metrics.CLAIMS.inc(len(made))
         # One request may have released allocations of a provider from which another one has claimed.
-        return object() if all(one.only_adds for one in planned) else None
+        only_adds = all(one.only_adds for one in planned)
+        return [WrittenClaims(one.answer, replayed=False, bumped_once=only_adds) for one in planned]
 
     def _claim_alone(self, planned: PlannedRequest) -> Selections:
         """Claim the hosts of a plan that consists only of claims, in a transaction of its own."""

@@ -2,15 +2,13 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from msgspec import structs
 from sqlalchemy import Connection
 
 from moorage import errors
 from moorage.messages import MAX_SELECTIONS, SelectDestinations, wire
-from moorage.model import Resources
 from placement_store.claims import claim as claims
 from placement_store.server_groups import rows as groups
 from scheduler.decide.claim_writer import ClaimWriter, PlannedRequest, WrittenClaims
@@ -20,7 +18,7 @@ from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import RequestContext
 from scheduler.decide.selections import Selections
-from scheduler.view.host_cache import Versions
+from scheduler.view.provisional import AddedClaims
 
 LOG = logging.getLogger(__name__)
 
@@ -69,14 +67,6 @@ def select(
     return run_watched(lambda: ClaimingDecision(environment, writer, message, refused_claims).run())
 
 
-class UnnotedClaims(NamedTuple):
-    """The claims of a plan, in the form in which they are added to the host cache once they are written."""
-
-    amounts: Sequence[tuple[str, Resources]]
-    placed: Mapping[str, int]
-    versions: Versions
-
-
 class ClaimingDecision(Decision[Selections]):
     """Decide a request and claim its plan; the answer is stored in the transaction of the claims."""
 
@@ -96,14 +86,15 @@ class ClaimingDecision(Decision[Selections]):
 
         :raises ClaimRefused: a provider has no room any more, is gone, or breaks the rule of the server group.
         """
-        unnoted = self.unnoted(plan, context)
+        added = self.added_claims(plan, context)
         with CLAIM.timed():
             written = self._writer.write(PlannedRequest(self.message, plan))
         if written.replayed:
             return self._replayed(written.answer)
-        return self.claimed(unnoted, written)
+        self.environment.host_cache.apply_claims([added], bumped_once=written.bumped_once)
+        return self.claimed(written)
 
-    def unnoted(self, plan: DestinationPlan, context: RequestContext) -> UnnotedClaims:
+    def added_claims(self, plan: DestinationPlan, context: RequestContext) -> AddedClaims:
         """Return what to add to the host cache once a plan is claimed; called before the transaction."""
         amounts = [
             (uuid, context.growth(uuid, part.resources))
@@ -114,12 +105,10 @@ class ClaimingDecision(Decision[Selections]):
         placed = Counter(node for choice in plan.chosen if (node := plan.node(choice)) != context.source)
         # Take the versions before the transaction: a provider that is read again meanwhile may already have the claim.
         versions = self.environment.host_cache.versions({uuid for uuid, _ in amounts} | placed.keys())
-        return UnnotedClaims(amounts, placed, versions)
+        return AddedClaims(amounts, versions, placed)
 
-    def claimed(self, unnoted: UnnotedClaims, written: WrittenClaims) -> Selections:
-        """Add written claims to the host cache, and return the answer."""
-        amounts, placed, versions = unnoted
-        self.environment.host_cache.apply_claims(amounts, versions, placed, written.transaction)
+    def claimed(self, written: WrittenClaims) -> Selections:
+        """Log the written claims, and return the answer."""
         hosts = sorted({selection.service_host for selection, *_ in written.answer})
         instances = len(self.message.instance_uuids)
         LOG.info("Claimed for %d instance(s) on %d host(s): %s", instances, len(hosts), ", ".join(hosts[:_NAMED]))

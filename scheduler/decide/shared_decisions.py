@@ -23,7 +23,7 @@ from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide import destinations, request_context
 from scheduler.decide.claim_writer import ClaimRefused, ClaimWriter, PlannedRequest, WrittenClaims
 from scheduler.decide.decision import CLAIM, CONTEXT, FOLLOW, NOT_PLANNED, PLAN
-from scheduler.decide.destinations import ClaimingDecision, UnnotedClaims
+from scheduler.decide.destinations import ClaimingDecision
 from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
 from scheduler.decide.host_candidates import RefusedClaims, budget_for
 from scheduler.decide.planner import NoHost
@@ -31,6 +31,7 @@ from scheduler.decide.request_context import RequestContext
 from scheduler.decide.request_filters import Refusal
 from scheduler.decide.selections import Selections
 from scheduler.view.planned import PlannedView
+from scheduler.view.provisional import AddedClaims
 from scheduler.view.snapshot import Snapshot
 
 #: The maximum number of requests in a batch: all of them wait for the slowest statement, and lock the rows of all their
@@ -69,7 +70,7 @@ class _Planned:
     item: Item
     decision: ClaimingDecision
     request: PlannedRequest
-    unnoted: UnnotedClaims
+    added: AddedClaims
 
 
 class _Resolved:
@@ -254,11 +255,13 @@ class SharedDecisions:
             except _Refused as fault:
                 planned = [one for one in planned if one not in fault.refused]
                 continue
-            for one, claims in zip(planned, written, strict=True):
-                # A stored answer must not be given without a check of its claims, as in a decision alone.
-                if not claims.replayed:
-                    with context.adopted(one.item.context):
-                        one.item.succeed(one.decision.claimed(one.unnoted, claims))
+            # A stored answer must not be given without a check of its claims, as in a decision alone.
+            new = [(one, claims) for one, claims in zip(planned, written, strict=True) if not claims.replayed]
+            bumped_once = all(claims.bumped_once for _, claims in new)
+            self._environment.host_cache.apply_claims([one.added for one, _ in new], bumped_once=bumped_once)
+            for one, claims in new:
+                with context.adopted(one.item.context):
+                    one.item.succeed(one.decision.claimed(claims))
             return
 
     def _write(self, planned: Sequence[_Planned]) -> list[WrittenClaims]:
@@ -269,7 +272,7 @@ class SharedDecisions:
         try:
             if len(planned) == 1:
                 return [self._writer.write(planned[0].request)]
-            transaction = self._writer.write_together([one.request for one in planned])
+            return self._writer.write_together([one.request for one in planned])
         except ClaimRefused as refusal:
             raise self._refused(planned, refusal.provider_uuids) from refusal
         except (errors.ConsumerGenerationConflict, errors.ConsumerDeleted) as fault:
@@ -278,7 +281,6 @@ class SharedDecisions:
         except DuplicateRequest as fault:
             answered = self._writer.requests.answered([one.item.value.message.request_id for one in planned])
             raise _Refused([one for one in planned if one.item.value.message.request_id in answered]) from fault
-        return [WrittenClaims(one.request.answer, replayed=False, transaction=transaction) for one in planned]
 
     def _refused(self, planned: Sequence[_Planned], provider_uuids: Collection[str]) -> _Refused:
         """Return which requests the providers have refused, note this for each, and read the providers again."""
@@ -347,4 +349,4 @@ def _planned(
     # Decided alone, the request has more time to search.
     if isinstance(plan, NoHost) or plan.is_given_up:
         return None
-    return _Planned(item, decision, PlannedRequest(item.value.message, plan), decision.unnoted(plan, read))
+    return _Planned(item, decision, PlannedRequest(item.value.message, plan), decision.added_claims(plan, read))

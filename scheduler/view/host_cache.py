@@ -8,18 +8,14 @@ import itertools
 import threading
 from collections.abc import Collection, Iterable, Mapping
 
-from moorage.model import Resources
 from scheduler.registry.hosts import HostRow
 from scheduler.view.host_attributes import HostAttributes
 from scheduler.view.host_columns import HostColumns
 from scheduler.view.indexes import NameIndex, ProviderIndex
 from scheduler.view.inventories import InventoryTable
 from scheduler.view.provider_trees import CachedProvider, CachedTree, FetchedProvider, ProviderTrees
-from scheduler.view.provisional import Expected, ProvisionalProviders
+from scheduler.view.provisional import AddedClaims, Expected, ProvisionalProviders, Versions
 from scheduler.view.snapshot import RowChanges, Snapshot
-
-#: The version of each provider in the cache, by uuid; a read gives a provider a new version, a claim does not.
-Versions = Mapping[str, int | None]
 
 
 class HostCache:
@@ -183,32 +179,27 @@ class HostCache:
         with self._lock:
             return {uuid: self._version_of_id[self._ids[uuid]] if uuid in self._ids else None for uuid in uuids}
 
-    def apply_claims(
-        self,
-        claims: Iterable[tuple[str, Resources]],
-        versions: Versions,
-        placed: Mapping[str, int] | None = None,
-        transaction: object = None,
-    ) -> None:
-        """Add committed claims of this scheduler to the cache, before they are read from the store.
+    def apply_claims(self, requests: Iterable[AddedClaims], *, bumped_once: bool = False) -> None:
+        """Add the claims of one committed transaction to the cache, before they are read from the store.
 
-        :param claims: the amounts, each with the uuid of its provider.
-        :param versions: the versions before the claim's transaction began.
-        :param placed: the number of additional instances on root providers, by uuid.
-        :param transaction: identifies the transaction, which has bumped the ``seq`` of each provider of ``claims`` by
-            one; null if it may have written more.
+        The requests of a transaction are added together: if the follower settled the transaction between two of them,
+        the second one would count its bump of the ``seq`` once more.
+
+        :param bumped_once: whether the transaction has bumped the ``seq`` of each claimed provider by exactly one.
         """
+        transaction = object() if bumped_once else None
         with self._lock:
             self._snapshot = None
-            for uuid, resources in claims:
-                id_ = self._claimed_id(uuid, versions, transaction)
-                if id_ is not None and (provider := self._provider_trees.get(id_)):
-                    self._inventories.use(provider.slots, resources)
-                    self._note_change(provider)
-            for uuid, count in (placed or {}).items():
-                id_ = self._claimed_id(uuid, versions, transaction, bumped=False)
-                if id_ is not None:
-                    self._write_instances(id_, self._instances.get(id_, 0) + count)
+            for amounts, versions, placed in requests:
+                for uuid, resources in amounts:
+                    id_ = self._claimed_id(uuid, versions, transaction)
+                    if id_ is not None and (provider := self._provider_trees.get(id_)):
+                        self._inventories.use(provider.slots, resources)
+                        self._note_change(provider)
+                for uuid, count in placed.items():
+                    id_ = self._claimed_id(uuid, versions, transaction, bumped=False)
+                    if id_ is not None:
+                        self._write_instances(id_, self._instances.get(id_, 0) + count)
 
     def _claimed_id(self, uuid: str, versions: Versions, transaction: object, bumped: bool = True) -> int | None:
         """Mark a provider as provisional, and return its id unless it was read since these versions.

@@ -1,7 +1,23 @@
 """The providers with claims of this scheduler since their last read, and the ``seq`` that these claims explain."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
+
+from moorage.model import Resources
+
+#: The version of each provider in the cache, by uuid; a read gives a provider a new version, a claim does not.
+Versions = Mapping[str, int | None]
+
+
+class AddedClaims(NamedTuple):
+    """The claims of one request, in the form in which they are added to the host cache once they are written."""
+
+    #: The amounts, each with the uuid of its provider.
+    amounts: Sequence[tuple[str, Resources]]
+    #: The versions of the providers before the transaction of the claims began.
+    versions: Versions
+    #: The number of additional instances on root providers, by uuid.
+    placed: Mapping[str, int] = {}
 
 
 class Expected(NamedTuple):

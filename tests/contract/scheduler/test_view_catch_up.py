@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from support.scheduler.builders import select
 from support.scheduler.rig import OneScheduler, Rig
 
 from filters.compute import ComputeFilter
-from moorage.messages import CatchUpView
-from moorage.model import RequestSpec
+from moorage.batches import BatchItem
+from moorage.messages import CatchUpView, SelectDestinations
+from moorage.model import RequestSpec, Selection
 from moorage.plugin import BoolArray, Filter, Host, HostView
 from scheduler.decide.environment import InFlight
 from scheduler.decide.funnel import Funnel
@@ -98,3 +100,29 @@ def test_a_decision_that_fails_is_no_longer_under_way() -> None:
     with pytest.raises(LookupError), under_way.counted():
         raise LookupError
     assert under_way.wait(0.0) == 0
+
+
+def test_a_write_after_claims_between_whose_additions_the_view_was_followed_is_noticed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given two requests that are claimed in one transaction, while another thread follows the store
+    rig.add_hosts([1])
+    scheduler = rig.scheduler()
+    add = scheduler.host_cache.apply_claims
+
+    def add_and_follow(*claims: Any, **options: Any) -> None:
+        add(*claims, **options)
+        scheduler.follow()
+
+    monkeypatch.setattr(scheduler.host_cache, "apply_claims", add_and_follow)
+    calls: list[BatchItem[SelectDestinations, list[list[Selection]]]] = [
+        BatchItem(select(f"r{number}")) for number in range(2)
+    ]
+    assert scheduler.endpoint.select_many(calls) == [None, None]
+
+    # When another client takes some of the host
+    rig.take(1, vcpus=1)
+    scheduler.follow()
+
+    # Then the view has it
+    assert scheduler.used(1) == rig.scheduler().used(1) == 3

@@ -5,6 +5,7 @@ from support.scheduler.rig import Rig, node_uuid
 
 from moorage.messages import CompareView, CreateResourceProvider
 from placement_store.schema import hosts
+from scheduler.view.provisional import AddedClaims
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_a_claim_of_this_scheduler_that_it_has_not_read_back_is_no_drift(rig: Ri
     versions = scheduler.host_cache.versions([node_uuid(0)])
     rig.take(0, vcpus=2)
     rig.lose_changes()
-    scheduler.host_cache.apply_claims([(node_uuid(0), {"VCPU": 2})], versions)
+    scheduler.host_cache.apply_claims([AddedClaims([(node_uuid(0), {"VCPU": 2})], versions)])
 
     assert scheduler.drifted() == ()
 

@@ -27,6 +27,7 @@ from scheduler.registry.hosts import HostRow
 from scheduler.view.host_cache import HostCache
 from scheduler.view.planned import PlannedView
 from scheduler.view.provider_trees import FetchedProvider
+from scheduler.view.provisional import AddedClaims
 from scheduler.view.snapshot import Snapshot
 from weighers.cpu import CpuWeigher
 from weighers.disk import DiskWeigher
@@ -290,7 +291,7 @@ def change(cache: HostCache, what: str, number: int, amount: int) -> None:
     host = host_row(number, io_ops=amount)
     if what == "claim":
         node = host.compute_node_uuid
-        cache.apply_claims([(node, {"VCPU": amount})], cache.versions([node]), {node: 1})
+        cache.apply_claims([AddedClaims([(node, {"VCPU": amount})], cache.versions([node]), {node: 1})])
     elif what == "size":
         cache.update(providers=[provider_of(host, 8, amount, bool(number % 2))])
     elif what == "instances":

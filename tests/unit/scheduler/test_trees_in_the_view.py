@@ -23,6 +23,7 @@ from placement_store import candidates
 from scheduler.view.host_cache import HostCache
 from scheduler.view.planned import PlannedView
 from scheduler.view.provider_trees import FetchedProvider
+from scheduler.view.provisional import AddedClaims
 
 
 def test_a_host_is_all_its_providers_and_the_pools_that_share_with_it() -> None:
@@ -59,7 +60,7 @@ def test_a_claim_on_a_pool_shows_on_every_host_that_it_shares_with() -> None:
     nodes = [node(number, VCPU=8, aggregates=AGGREGATES[: number % 2]) for number in range(4)]
     shown = host_cache_of(*nodes, pool(0, AGGREGATES[:1], DISK_GB=100), hosts=4)
     shared = provider_uuid(10_000)
-    shown.apply_claims([(shared, {"DISK_GB": 70})], shown.versions([shared]))
+    shown.apply_claims([AddedClaims([(shared, {"DISK_GB": 70})], shown.versions([shared]))])
     assert shown.snapshot().free("DISK_GB").tolist() == [0.0, 30.0, 0.0, 30.0]
     assert shown.provisional_ids() == {10_000}
 

@@ -13,6 +13,7 @@ from support.scheduler.builders import CELLS, allocation_request, host_cache, ho
 from scheduler.view.column import Column
 from scheduler.view.planned import PlannedView
 from scheduler.view.provider_trees import FetchedProvider
+from scheduler.view.provisional import AddedClaims, Versions
 from scheduler.view.snapshot import Snapshot
 
 RESOURCES = {"VCPU": 2, "MEMORY_MB": 2048}
@@ -66,7 +67,9 @@ def test_a_snapshot_stays_unchanged_while_the_host_cache_changes() -> None:
     shown = host_cache(hosts)
     before = shown.snapshot()
     assert shown.snapshot() is before
-    shown.apply_claims([(hosts[0].compute_node_uuid, RESOURCES)], shown.versions([hosts[0].compute_node_uuid]))
+    shown.apply_claims(
+        [AddedClaims([(hosts[0].compute_node_uuid, RESOURCES)], shown.versions([hosts[0].compute_node_uuid]))]
+    )
     shown.update(hosts=[host_row(1, up=False), host_row(9)], gone_hosts=[2])
     assert len(before) == 3
     assert used(before) == [0.0, 0.0, 0.0]
@@ -94,7 +97,7 @@ def test_a_host_that_is_gone_leaves_the_others_as_they_were() -> None:
 def test_a_claim_of_this_scheduler_shows_at_once_and_is_provisional_until_its_provider_is_read() -> None:
     host = host_row(1)
     shown = host_cache([host])
-    shown.apply_claims([(host.compute_node_uuid, RESOURCES)], shown.versions([host.compute_node_uuid]))
+    shown.apply_claims([AddedClaims([(host.compute_node_uuid, RESOURCES)], shown.versions([host.compute_node_uuid]))])
     assert used(shown.snapshot()) == [2.0]
     assert used(shown.snapshot(), "MEMORY_MB") == [2048.0]
     assert shown.provisional_ids() == {1}
@@ -109,7 +112,7 @@ def test_a_claim_that_was_read_before_it_was_shown_is_not_counted_twice() -> Non
     shown = host_cache([host])
     versions = shown.versions([host.compute_node_uuid])
     shown.update(providers=[provider(host, 1, VCPU=inventory(16, used=2))])
-    shown.apply_claims([(host.compute_node_uuid, RESOURCES)], versions)
+    shown.apply_claims([AddedClaims([(host.compute_node_uuid, RESOURCES)], versions)])
     assert used(shown.snapshot()) == [2.0]
     assert shown.provisional_ids() == {1}
 
@@ -117,7 +120,7 @@ def test_a_claim_that_was_read_before_it_was_shown_is_not_counted_twice() -> Non
 def test_a_change_of_a_host_keeps_what_was_claimed_on_it() -> None:
     host = host_row(1)
     shown = host_cache([host])
-    shown.apply_claims([(host.compute_node_uuid, RESOURCES)], shown.versions([host.compute_node_uuid]))
+    shown.apply_claims([AddedClaims([(host.compute_node_uuid, RESOURCES)], shown.versions([host.compute_node_uuid]))])
     shown.update(hosts=[host_row(1, seq=1, disabled=True)])
     assert used(shown.snapshot()) == [2.0]
     assert shown.snapshot().enabled.tolist() == [False]
@@ -125,7 +128,7 @@ def test_a_change_of_a_host_keeps_what_was_claimed_on_it() -> None:
 
 def test_a_claim_on_a_host_that_is_not_known_changes_nothing() -> None:
     shown = host_cache([host_row(1)], [])
-    shown.apply_claims([("somewhere", RESOURCES), (host_row(1).compute_node_uuid, RESOURCES)], {})
+    shown.apply_claims([AddedClaims([("somewhere", RESOURCES), (host_row(1).compute_node_uuid, RESOURCES)], {})])
     assert used(shown.snapshot()) == [0.0]
     assert shown.provisional_ids() == set()
 
@@ -229,7 +232,7 @@ def test_instances_that_are_claimed_here_show_at_once_and_not_twice_if_they_were
     shown = host_cache(hosts)
     versions = shown.versions(nodes)
     shown.update(instances={2: 1})
-    shown.apply_claims([], versions, {nodes[0]: 2, nodes[1]: 1, "somewhere": 1})
+    shown.apply_claims([AddedClaims([], versions, {nodes[0]: 2, nodes[1]: 1, "somewhere": 1})])
     assert instances(shown.snapshot()) == [2, 1]
     assert shown.provisional_ids() == {1, 2}
 
@@ -268,14 +271,14 @@ def test_a_change_of_the_load_of_a_host_keeps_its_attribute_columns() -> None:
 class FollowedHost:
     """A host in the store, and a cache that follows it as a follower does.
 
-    A claim is committed in one step and shown in a later one. Following takes three steps: it notes the expected state,
-    reads, and settles. So other steps may come in between.
+    The claims of a transaction are committed in one step and shown in a later one. Following takes three steps: it
+    notes the expected state, reads, and settles. So other steps may come in between.
     """
 
     capacity: int = 1000
     used: int = 0
     seq: int = 0
-    committed: list[tuple[int, Any, object, int]] = field(default_factory=list)
+    committed: list[tuple[Sequence[int], Versions, int]] = field(default_factory=list)
     following: list[Any] = field(default_factory=list)
     #: The used amount in the store at each `seq`, and the amount of the claims of each `seq` that the cache shows.
     used_at: dict[int, int] = field(default_factory=lambda: {0: 0})
@@ -289,11 +292,10 @@ class FollowedHost:
         return provider(self.host, self.seq, VCPU=inventory(self.capacity, used=self.used))
 
     def claim(self, amounts: Sequence[int]) -> None:
-        """Commit claims of this scheduler in one transaction."""
-        transaction = object()
+        """Commit claims of this scheduler in one transaction, one for each request."""
         versions = self.cache.versions([self.host.compute_node_uuid])
         self.commit(sum(amounts))
-        self.committed += [(amount, versions, transaction, self.seq) for amount in amounts]
+        self.committed.append((amounts, versions, self.seq))
 
     def commit(self, amount: int) -> None:
         self.seq, self.used = self.seq + 1, self.used + amount
@@ -301,9 +303,12 @@ class FollowedHost:
 
     def show(self) -> None:
         if self.committed:
-            amount, versions, transaction, seq = self.committed.pop(0)
+            amounts, versions, seq = self.committed.pop(0)
             [before] = used(self.cache.snapshot())
-            self.cache.apply_claims([(self.host.compute_node_uuid, {"VCPU": amount})], versions, None, transaction)
+            self.cache.apply_claims(
+                [AddedClaims([(self.host.compute_node_uuid, {"VCPU": amount})], versions) for amount in amounts],
+                bumped_once=True,
+            )
             self.added[seq] += int(used(self.cache.snapshot())[0] - before)
 
     def write(self) -> None:
@@ -357,7 +362,6 @@ def test_a_host_that_only_this_scheduler_has_claimed_is_not_read_again() -> None
     now = FollowedHost()
     now.claim([2, 3])
     now.show()
-    now.show()
     now.claim([1])
     now.show()
 
@@ -380,6 +384,6 @@ def test_a_host_that_another_writer_has_changed_is_read_again() -> None:
 def test_a_host_is_read_again_if_more_than_the_claims_may_have_been_written() -> None:
     now = FollowedHost()
     now.claim([2])
-    [(_, versions, *_)] = now.committed
-    now.cache.apply_claims([(now.host.compute_node_uuid, {"VCPU": 2})], versions)
+    [(_, versions, _)] = now.committed
+    now.cache.apply_claims([AddedClaims([(now.host.compute_node_uuid, {"VCPU": 2})], versions)])
     assert now.cache.settle(now.cache.expected(), {1: now.seq}) == {1}
