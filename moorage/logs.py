@@ -86,9 +86,9 @@ def register_options(conf: cfg.ConfigOpts) -> None:
     log.register_options(conf)
     # The library makes these options of the command line, which are checked before any others: oslo.config ends the
     # process at a wrong value in a file, also at a reload, with a line that does not name the file.
-    of_files = [*_options.common_cli_opts, *_options.logging_cli_opts]
-    conf.unregister_opts(of_files)
-    conf.register_opts(of_files)
+    file_options = [*_options.common_cli_opts, *_options.logging_cli_opts]
+    conf.unregister_opts(file_options)
+    conf.register_opts(file_options)
     # The library lists this option, but registers it only on the global configuration.
     conf.register_opts(versionutils.deprecated_opts)
     conf.register_opt(_SERVICE_NAME)

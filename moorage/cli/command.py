@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import math
 import sys
 import threading
 import time
@@ -58,18 +59,26 @@ def one_of(*alternatives: Argument) -> Argument:
 
 def positive(text: str) -> float:
     """Parse a positive number of seconds for which a thread can wait."""
-    seconds = float(text)
+    seconds = _number(text)
     if not 0 < seconds <= threading.TIMEOUT_MAX:
-        raise argparse.ArgumentTypeError("must be a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, up to {threading.TIMEOUT_MAX:.0f}")
     return seconds
 
 
 def not_negative(text: str) -> float:
     """Parse a number of seconds that may be 0; a wait of ``nan`` seconds would never end."""
-    seconds = float(text)
+    seconds = _number(text)
     if not 0 <= seconds <= threading.TIMEOUT_MAX:
-        raise argparse.ArgumentTypeError("must be a number of seconds, 0 or more")
+        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0 to {threading.TIMEOUT_MAX:.0f}")
     return seconds
+
+
+def _number(text: str) -> float:
+    """Parse a number; a text that is none is ``nan``, which is in no range."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _blank(values: Iterable[Any]) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from moorage import errors
 from moorage.config import compute, conductor, dashboard, placement_api, scheduler, unknown
 
 DEFAULT_FILE = Path("/etc/moorage/moorage.conf")
-#: The greatest value of an option that is a number with a least value. A thread can wait so many seconds.
-_GREATEST = 2**31 - 1
+#: The greatest value of a number that has a minimum: a thread can wait for so many seconds, which are 292 years.
+_GREATEST = threading.TIMEOUT_MAX
 #: The file of a value in messages of oslo.config, in a format for developers.
 _PLACE = re.compile(r"from LocationInfo\(location=<[^>]*>, detail='([^']*)'\)")
 
@@ -260,25 +261,33 @@ def check(conf: cfg.ConfigOpts, files: Sequence[Path] | None = None) -> None:
 
 
 def _check_value(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> None:
+    named = f"Value for option [{group}] {option.dest}"
     try:
         value = conf[option.dest] if group == "DEFAULT" else conf[group][option.dest]
+    except cfg.NoSuchOptError as fault:
+        # The library cannot fill in what begins with `$`, and says that there is no such option.
+        files = ", ".join(conf.config_file or ()) or "the environment"
+        reason = f"{named} in {files} is not valid: {fault.__context__}. Write $$ for one $"
+        raise errors.ConfigurationError(reason=reason) from fault
     except ValueError as fault:
-        named = in_words(fault).replace(f"option {option.name}", f"option [{group}] {option.dest}", 1)
-        raise errors.ConfigurationError(reason=named) from fault
+        reason = in_words(fault).replace(f"Value for option {option.name}", named, 1)
+        raise errors.ConfigurationError(reason=reason) from fault
     where = conf.get_location(option.dest, None if group == "DEFAULT" else group)
-    if where is None or not where.location.is_user_controlled:
-        return
-    if value is None and not isinstance(option, cfg.StrOpt):
-        wrong = "it is empty"  # oslo.config reads an empty number or switch as null
-    elif isinstance(value, float) and not math.isfinite(value):
-        wrong = "it is not finite"
-    elif getattr(option.type, "min", None) is not None and value > _GREATEST:
-        wrong = f"it is more than {_GREATEST}"
-    else:
-        return
-    raise errors.ConfigurationError(
-        reason=f"Value for option [{group}] {option.dest} in {where.detail} is not valid: {wrong}"
-    )
+    if where and where.location.is_user_controlled and (wrong := _what_is_wrong(option, value)):
+        raise errors.ConfigurationError(reason=f"{named} in {where.detail} is not valid: {wrong}")
+
+
+def _what_is_wrong(option: cfg.Opt, value: object) -> str:
+    """Return why an option cannot have a value that oslo.config accepts; an empty text if it can."""
+    if value is None:
+        # oslo.config reads an empty number or switch as null.
+        may_be_null = option.default is None or isinstance(option, cfg.StrOpt)
+        return "" if may_be_null else "it is empty"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "it is not finite"
+    if isinstance(value, int | float) and getattr(option.type, "min", None) is not None and value > _GREATEST:
+        return f"it is more than {_GREATEST:.0f}"
+    return ""
 
 
 def required(conf: cfg.ConfigOpts, group: str, name: str) -> str:

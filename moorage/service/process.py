@@ -206,13 +206,13 @@ def _start(service: Service) -> None:
         raise
 
 
-#: The event that ends the periodic task of a thread.
-_ENDED: ContextVar[threading.Event | None] = ContextVar("ended", default=None)
+#: The event that asks the periodic task of a thread to stop.
+_STOP_REQUESTED: ContextVar[threading.Event | None] = ContextVar("stop_requested", default=None)
 
 
 def is_stopping() -> bool:
     """Return whether the periodic task that runs here is to stop: a long round then ends before its next part."""
-    ended = _ENDED.get()
+    ended = _STOP_REQUESTED.get()
     return ended is not None and ended.is_set()
 
 
@@ -242,7 +242,7 @@ class Periodic:
             self._thread.join()
 
     def _run(self) -> None:
-        _ENDED.set(self._ended)
+        _STOP_REQUESTED.set(self._ended)
         while not self._ended.is_set():
             try:
                 self._work()

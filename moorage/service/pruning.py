@@ -12,18 +12,19 @@ AT_ONCE = 1000
 
 
 def in_parts(delete_some: Callable[[], int], at_once: int = AT_ONCE) -> int:
-    """Call ``delete_some`` until it finds fewer than ``at_once`` rows, or the periodic task is to stop.
+    """Call ``delete_some`` until it finds fewer than ``at_once`` rows; not at all if the periodic task is to stop.
 
     A part that is not full is the last one: otherwise rows that expire meanwhile would keep the round going for ever.
 
     :return: the number of rows of all parts.
     """
     done = 0
-    while True:
+    while not is_stopping():
         part = delete_some()
         done += part
-        if part < at_once or is_stopping():
-            return done
+        if part < at_once:
+            break
+    return done
 
 
 def delete_expired(database: Database, key: Column[str], *expired: ColumnElement[bool]) -> int:

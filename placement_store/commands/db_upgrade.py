@@ -14,6 +14,7 @@ from moorage import errors
 from moorage.bus.calling import mask_url
 from moorage.cli.command import Configured, Table, argument, positive
 from moorage.config.options import main_database
+from moorage.db import hosts
 from moorage.db.database import Database
 from moorage.db.schemas import known_schemas
 from placement_store import cells
@@ -51,8 +52,11 @@ def upgrade(place: Place, *, dry_run: bool = False, patience: float = 600.0) -> 
     :raises SchemaInUse: it stayed in use.
     :raises SchemaTooNew: a newer release has upgraded it, and this one cannot work on it.
     :raises StoreUnavailable: the database cannot be reached.
-    :raises SchemaMismatch: the URL that may change tables is of another database.
+    :raises ConfigurationError: the URL that may change tables names another database; nothing was changed.
+    :raises SchemaMismatch: the tables are not in the database of ``place.url`` afterwards.
     """
+    if place.ddl_url and hosts.parse(place.ddl_url).database != hosts.parse(place.url).database:
+        raise errors.ConfigurationError(reason="--ddl-connection names another database than the cell's connection")
     schema = known_schemas()[place.schema]
     name = f"cell {place.cell}" if place.cell else place.schema
     # Altering a large table may take hours, so there is no statement limit. But while an ALTER waits for its lock,

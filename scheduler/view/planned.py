@@ -99,9 +99,13 @@ def without_instance(view: Snapshot, node_uuid: str, image_properties: Mapping[s
     # The view may not have the instance yet, and cells report only some properties.
     placed = view.placed.copy()
     placed[row] = max(placed[row] - 1, 0)
-    hosts, own = list(view.hosts), {f"{name}={value}" for name, value in image_properties.items()}
-    counts = {pair: max(count - (pair in own), 0) for pair, count in hosts[row].image_properties.items()}
-    hosts[row] = replace(hosts[row], image_properties=counts)
+    host, own = view.hosts[row], {f"{name}={value}" for name, value in image_properties.items()}
+    counts = {pair: max(count - (pair in own), 0) for pair, count in host.image_properties.items()}
+    if counts == host.image_properties:
+        # The usual case: with the same hosts, their columns of attributes are kept as well.
+        return replace(view, placed=frozen(placed))
+    hosts = list(view.hosts)
+    hosts[row] = replace(host, image_properties=counts)
     attributes = view.host_attributes.updated(hosts, [row])
     return replace(view, placed=frozen(placed), hosts=hosts, host_attributes=attributes)
 

@@ -53,9 +53,9 @@ class SuperMigrationView(SuperPart):
         while not is_stopping():
             page = ListMigrations(limit=MAX_INSTANCES, after=after)
             known = self._super.database.read(partial(super_migrations.list_all, message=page))
-            if not known:
-                return
             self._with_cells(known)
+            if len(known) < MAX_INSTANCES:
+                return
             after = known[-1].number
 
     def _with_cells(self, known: Sequence[SuperMigration]) -> list[Migration]:

@@ -156,7 +156,7 @@ def test_claims_are_listed_from_a_running_placement_role(operator: Operator, rol
     operator.store.delete(new, for_good=True, leave_residue=True)
     listed = operator.types("claim list --residues")
     assert [(row["consumer"], row["type"]) for row in listed] == [(old, "INSTANCE"), (attempt, "RESIDUE")]
-    assert "must be a number of seconds, 0 or more" in operator.is_refused("claim list --older-than -1")
+    assert "must be a number of seconds from 0 to" in operator.is_refused("claim list --older-than -1")
 
 
 class FakeOwner:

@@ -73,15 +73,15 @@ def test_a_command_explains_how_to_repeat_an_order_only_if_it_may_have_arrived(
     assert ("Repeat it with --request-id r" in caplog.text) is is_unknown
 
 
-@pytest.mark.parametrize("seconds", ["nan", "-1", "-inf"])
+@pytest.mark.parametrize("seconds", ["nan", "-1", "-inf", "inf", "soon"])
 @pytest.mark.parametrize("command", [["instance", "delete", "one"], ["instance", "shelve", "one"]], ids=" ".join)
-def test_a_wait_that_has_no_end_is_refused(
+def test_a_wait_without_an_end_and_one_that_is_no_number_are_refused(
     capsys: pytest.CaptureFixture[str], command: list[str], seconds: str
 ) -> None:
     with pytest.raises(SystemExit):
         main([*command, "--wait", f"--wait-timeout={seconds}"])
 
-    assert "argument --wait-timeout: must be a number of seconds, 0 or more" in capsys.readouterr().err
+    assert "argument --wait-timeout: must be a number of seconds from 0 to" in capsys.readouterr().err
 
 
 def test_an_empty_request_id_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

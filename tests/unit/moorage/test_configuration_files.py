@@ -67,6 +67,18 @@ def test_a_command_that_calls_services_refuses_the_same_values_of_moorages_own_o
         calls.read([file])
 
 
+def test_a_value_with_a_dollar_that_begins_no_name_is_reported_with_its_option(tmp_path: Path) -> None:
+    text = refused(tmp_path, "[DEFAULT]\ntransport_url = rabbit://u:pa$ss@h/\n[service]\nmetrics_port =\n")
+    assert f"Value for option [DEFAULT] transport_url in {tmp_path / 'moorage.conf'} is not valid: " in text
+    assert "Write $$ for one $" in text
+
+
+def test_a_port_may_be_empty_and_a_retention_a_hundred_years(tmp_path: Path) -> None:
+    conf = from_text(tmp_path, "[service]\nmetrics_port =\n[placement]\ntombstone_retention = 3153600000\n")
+    assert conf.service.metrics_port is None
+    assert conf.placement.tombstone_retention == 3153600000
+
+
 def test_a_number_without_a_minimum_has_no_maximum_either(tmp_path: Path) -> None:
     conf = from_text(tmp_path, "[fake_driver]\nseed = 99999999999999999999\n[service]\nmetrics_port = 0\n")
     assert conf.fake_driver.seed == 99999999999999999999

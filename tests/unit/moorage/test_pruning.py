@@ -1,6 +1,7 @@
 """A round that deletes expired rows ends with the first part that is not full, and between two parts at a stop."""
 
 import threading
+import time
 
 from moorage.service.process import Periodic, is_stopping
 from moorage.service.pruning import in_parts
@@ -27,3 +28,19 @@ def test_a_stop_waits_for_one_part_of_a_long_round() -> None:
     stopping.join(10)
     assert not stopping.is_alive()
     assert not is_stopping()
+
+
+def test_a_stop_between_two_prunings_of_a_round_begins_no_further_one() -> None:
+    begun, second = threading.Event(), []
+
+    def prune() -> None:
+        begun.set()
+        while not is_stopping():
+            time.sleep(0.001)
+        in_parts(lambda: second.append("a part") or 0)  # type: ignore[func-returns-value]
+
+    periodic = Periodic("two prunings of this test", prune, 60.0)
+    periodic.start()
+    assert begun.wait(10)
+    periodic.stop()
+    assert second == []
