@@ -1,9 +1,6 @@
 """Test time-outs, servers and contexts on each bus: RabbitMQ in plain text and over TLS, and within one process."""
 
-import logging
-import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -24,26 +21,12 @@ from support.bus.hall import (
     WhoAmI,
     Work,
 )
+from support.moorage.root_logger import root_logger  # noqa: F401 - a fixture
 
 from harness.waiting import wait_until
 from moorage import context, errors, logs
 from moorage.bus import bus
 from moorage.messages.wire import Message
-
-
-@pytest.fixture
-def root_logger() -> Iterator[None]:
-    """Restore the log handlers and the exception hook of this process after a test that sets them up."""
-    root, hook = logging.getLogger(), sys.excepthook
-    handlers, level = list(root.handlers), root.level
-    yield
-    for handler in root.handlers:
-        if handler not in handlers:
-            handler.close()
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    sys.excepthook = hook
-
 
 # --- Time -----------------------------------------------------------------------------------------------------------
 
@@ -248,9 +231,8 @@ def test_a_call_has_the_request_id_of_its_origin_and_the_attempt_id_of_its_messa
     assert client.call(WhoAmI()) == {"request_id": None, "attempt_id": None}
 
 
-def test_the_log_lines_of_a_server_have_the_request_id_and_the_attempt_id(
-    cloud: Cloud, tmp_path: Path, root_logger: None
-) -> None:
+@pytest.mark.usefixtures("root_logger")
+def test_the_log_lines_of_a_server_have_the_request_id_and_the_attempt_id(cloud: Cloud, tmp_path: Path) -> None:
     file = tmp_path / "log"
     cloud.conf.set_override("log_file", str(file))
     logs.setup(cloud.conf, "hall-service")

@@ -5,11 +5,11 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import oslo_context.context
 import pytest
+from support.moorage.root_logger import root_logger  # noqa: F401 - a fixture
 
 from moorage import context, errors, logs
 from moorage.config import options
@@ -17,18 +17,7 @@ from moorage.config import options
 LOG = logging.getLogger("moorage.test_logs")
 
 
-@pytest.fixture(autouse=True)
-def root_logger() -> Iterator[None]:
-    """Restore the log of the process, which `logs.setup` changes permanently."""
-    root, hook = logging.getLogger(), sys.excepthook
-    handlers, level = list(root.handlers), root.level
-    yield
-    for handler in root.handlers:
-        if handler not in handlers:
-            handler.close()
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    sys.excepthook = hook
+pytestmark = pytest.mark.usefixtures("root_logger")
 
 
 @pytest.fixture(autouse=True)
