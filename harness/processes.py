@@ -25,6 +25,27 @@ LOG = logging.getLogger(__name__)
 _STOP_SECONDS = 60.0
 
 
+def pause(pid: int) -> None:
+    """Pause a process and return when all its threads stand.
+
+    After the signal one of them must run to stop the others, and on a busy machine those go on for milliseconds: they
+    still take a message, or commit.
+
+    :raises TimeoutError: a thread goes on.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+
+    def goes_on(task: Path) -> bool:
+        try:
+            # The state follows the name, which is in parentheses and may contain any character.
+            return (task / "stat").read_text().rpartition(")")[2].split()[0] not in "TtZX"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    wait_until(lambda: not any(map(goes_on, tasks.iterdir())), f"process {pid} to stop", interval=0.001)
+
+
 class ProcessCloud:
     """The processes of one cloud, each with a name, and with its log in a file of that name.
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 from compute.fake.guest_file import GuestFile
 from harness.arguments import Servers
 from harness.cloud import CloudSpec, RunningCloud, Settings, created_schemas
-from harness.processes import ProcessCloud
+from harness.processes import ProcessCloud, pause
 from harness.tcp_proxy import TcpProxy
 from moorage import errors
 from moorage.db.database import Database
@@ -145,7 +145,7 @@ class DrillCloud(ProcessCloud):
 
     def pause(self, role: str) -> None:
         """Pause a process; its connections stay open."""
-        self.processes[role].send_signal(signal.SIGSTOP)
+        pause(self.processes[role].pid)
 
     def resume(self, role: str) -> None:
         """Resume a paused process."""

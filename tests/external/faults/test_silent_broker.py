@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from kombu.connection import Connection
 
+from harness.processes import pause
 from harness.tcp_proxy import TcpProxy
 from moorage import errors
 from moorage.bus import bus
@@ -226,9 +227,7 @@ def test_a_server_that_was_paused_carries_out_no_message_whose_caller_has_given_
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
         client.call(Hello(), timeout=20)
-        server.send_signal(signal.SIGSTOP)
-        # On a busy machine some of its threads continue for a moment, and could answer.
-        os.waitpid(server.pid, os.WUNTRACED)
+        pause(server.pid)
         for _ in range(3):
             with pytest.raises(errors.NoReply):
                 client.call(Hello(), timeout=1)

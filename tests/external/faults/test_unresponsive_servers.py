@@ -1,6 +1,5 @@
 """A server that is paused, or whose threads are all blocked, withholds only a few messages from the other servers."""
 
-import signal
 import subprocess
 import sys
 import threading
@@ -9,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from harness.processes import pause
 from moorage import errors
 from moorage.bus.bus import Bus, Client, serves
 from moorage.config import options
@@ -83,7 +83,7 @@ def test_a_paused_server_withholds_one_message_from_the_other(bus: Bus, rabbitmq
             assert all(_is_answered(client) for _ in range(4))
             assert 0 < peer.taken < 4, "both servers get messages in turn"
 
-            process.send_signal(signal.SIGSTOP)
+            pause(process.pid)
 
             assert [_is_answered(client) for _ in range(CALLS)].count(False) == 1
         finally:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
-import psutil
 import pymysql
 import pytest
 from sqlalchemy import Connection, text
@@ -14,8 +13,8 @@ from support.processes.fault_servers import check
 from support.processes.faulty_cloud import FaultyCloud
 from support.processes.load import Load
 
+from harness.processes import pause
 from harness.servers import USER, MariaDBServer
-from harness.waiting import wait_until
 from moorage import errors
 from moorage.db.database import Database
 from moorage.messages import ListInstances
@@ -36,7 +35,7 @@ def test_builds_end_and_calls_end_in_time_while_every_statement_takes_seconds(
     with Load(cloud) as load:
         load.ended.wait(1.0)
         for _ in range(PAUSES):
-            os.kill(mariadb.pid, signal.SIGSTOP)
+            pause(mariadb.pid)
             try:
                 load.ended.wait(PAUSED)
             finally:
@@ -104,9 +103,7 @@ def test_a_commit_that_is_not_answered_fails_with_a_typed_error_and_is_carried_o
         connection.execute(text("INSERT INTO seen SELECT 1 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM seen)"))
         tries.append(1)
         if len(tries) == 1:
-            os.kill(mariadb.pid, signal.SIGSTOP)
-            # One of its threads has to run to stop the others, which may answer until then.
-            wait_until(lambda: psutil.Process(mariadb.pid).status() == psutil.STATUS_STOPPED, "the server to stop")
+            pause(mariadb.pid)
 
     begun = time.monotonic()
     try:

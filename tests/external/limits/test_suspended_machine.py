@@ -13,6 +13,7 @@ from support.processes.fault_servers import Server, check, delete
 from support.processes.faulty_cloud import FaultyCloud
 from support.processes.load import Load
 
+from harness.processes import pause
 from harness.servers import MariaDBServer, RabbitMQServer
 from moorage.messages import ListHosts
 
@@ -30,7 +31,7 @@ def suspended(pids: list[int]) -> Iterator[None]:
     random.shuffle(processes)
     try:
         for process in processes:
-            process.send_signal(signal.SIGSTOP)
+            pause(process.pid)
         yield
     finally:
         random.shuffle(processes)
