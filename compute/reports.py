@@ -61,6 +61,8 @@ class Reporter:
         #: them again, because only its thread uses the tracker.
         self._undescribed: set[str] = set()
         self._lost_all = False
+        #: The hosts that belong to other agents, each with its agent: this one reports nothing of them.
+        self._of_others: dict[str, str] = {}
         #: When the cell last answered, or when there was nothing to send; monotonic clock.
         self._answered_at = time.monotonic()
 
@@ -72,10 +74,11 @@ class Reporter:
         """Describe hosts; repeat unanswered messages, with the same ids, until :meth:`stop`."""
         with context.bound(service=self._service), suppress(Interrupted):
             self._begin_anew()
-            # Before anything is read: from then on an earlier process of this agent can change nothing.
-            self._introduce()
+            hosts = self._driver.hosts()
+            # Before trees are read: from then on an earlier process of this agent can change nothing.
+            self._introduce(hosts)
             # Provider trees before descriptions, so that no scheduler gets a host without inventory.
-            self._tracker.track()
+            self._tracker.track([host for host in hosts if host.service_host not in self._of_others])
             self._report_hosts()
 
     def beat(self) -> None:
@@ -91,12 +94,27 @@ class Reporter:
         self._ended.set()
         self._tracker.stop()
 
-    def _introduce(self) -> None:
-        """Report this incarnation of the agent, so that an earlier one can no longer change what is read next."""
-        if self._introduced != self._numbering.incarnation:
-            message = self._numbering.message(ReportHostsInCell)
-            self._take(message, self._cell.until_answered(message, self._ended, timeout=_PATIENCE))
+    def _introduce(self, hosts: Sequence[HostReport]) -> None:
+        """Report this incarnation of the agent, so that an earlier one can no longer change what is read next.
+
+        Also ask which of the hosts that are not described yet belong to other agents.
+        """
+        with self._lock:
+            intended = sorted({host.service_host for host in hosts if _key(host) not in self._hosts})
+        if not intended and self._introduced == self._numbering.incarnation:
+            return
+        of_others: dict[str, str] = {}
+        for batch in in_batches(intended, _NAMES_AT_ONCE) or ((),):
+            message = self._numbering.message(ReportHostsInCell, intended=tuple(batch))
+            answer = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
+            self._take(message, answer)
             self._introduced = message.incarnation
+            of_others |= answer.of_others
+        for host in sorted(of_others.keys() - self._of_others):
+            LOG.error(
+                "Host %s belongs to agent %s, which is alive: this agent does not report it", host, of_others[host]
+            )
+        self._of_others = of_others
 
     def _take(self, message: ReportHostsInCell, answer: HostsReported) -> None:
         """Handle the cell's answer to a report: return hosts, and note the hosts that must be described again."""
@@ -132,7 +150,9 @@ class Reporter:
             new = [
                 report
                 for report in self._driver.hosts()
-                if self._tracker.is_reported(report) and self._hosts.get(_key(report)) != report
+                if report.service_host not in self._of_others
+                and self._tracker.is_reported(report)
+                and self._hosts.get(_key(report)) != report
             ]
         for batch in in_batches(new, _HOSTS_AT_ONCE):
             self._describe(batch)

@@ -66,13 +66,12 @@ class Tracker:
         self.refused: frozenset[str] = frozenset()
         self._refused_so_far: set[str] = set()
 
-    def track(self) -> None:
-        """Report all differences from the store's trees once; the next call reports the refused ones again.
+    def track(self, hosts: Sequence[HostReport]) -> None:
+        """Report all differences of hosts from the store's trees once; the next call reports the refused ones again.
 
         :raises Interrupted: the agent stops.
         :raises MoorageError: the trees cannot be read.
         """
-        hosts = list(self._driver.hosts())
         self._refused_so_far = set()
         self._read([host for host in hosts if host.compute_node_uuid not in self._trees])
         self._carry_out(self._changes(hosts), _TRIES)

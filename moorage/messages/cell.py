@@ -117,6 +117,8 @@ class HostsReported(Value, frozen=True, kw_only=True):
     undescribed: tuple[Name, ...] = ()
     #: Another incarnation of the agent has reported since: this one, if it still runs, begins another incarnation.
     superseded: bool = False
+    #: Those of the intended hosts that belong to other agents, which are alive; each with its agent.
+    of_others: dict[Name, Name] = {}
 
 
 class ReportHostsInCell(Mutation[HostsReported], ToCell, frozen=True, kw_only=True):
@@ -124,17 +126,26 @@ class ReportHostsInCell(Mutation[HostsReported], ToCell, frozen=True, kw_only=Tr
 
     ``started`` names hosts whose agent has just started and so has lost its attempts in progress. ``withheld`` names
     hosts that are alive, but of which the agent cannot report what they have: no server may come, and guests can be
-    destroyed. A numbered message has either descriptions or heartbeats.
+    destroyed. A numbered message has either descriptions or heartbeats. ``intended`` names hosts that the agent is
+    about to describe: the answer names those that belong to other agents.
     """
 
     method = "report_hosts"
     may_be_batched = True
-    since: ClassVar = {"started": "1.1", "incarnation": "1.6", "number": "1.6", "withheld": "1.7"}
+    since: ClassVar = {
+        "started": "1.1",
+        "incarnation": "1.6",
+        "number": "1.6",
+        "withheld": "1.7",
+        "intended": "1.8",
+    }
+    guards: ClassVar = frozenset({"intended"})
     agent: Name
     hosts: Annotated[tuple[HostReport, ...], Meta(max_length=20_000)] = ()
     alive: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
     started: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
     withheld: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
+    intended: Annotated[tuple[Name, ...], Meta(max_length=20_000)] | None = None
     #: The incarnation of the agent, and the number of this message within it: a late one changes nothing.
     incarnation: Uuid | None = None
     number: MessageNumber = 1

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,6 +25,7 @@ from sqlalchemy import (
 
 from conductor.cell.hosts.agent_reports import AgentReports, Kind, Order
 from conductor.cell.hosts.forwarded import ForwardedHosts
+from conductor.cell.hosts.owners import HostOwners
 from conductor.cell.records.lives import HostLives, Life
 from conductor.engine.rows import batches
 from conductor.schema import cell_hosts
@@ -42,6 +43,9 @@ LOG = logging.getLogger(__name__)
 #: it counts as down, or its agent as silent.
 _RECORDED_IN = 1 / 6
 
+#: Seconds, longer than any host was silent: a hundred years.
+_FOR_EVER = 3.2e9
+
 #: The reason why no build may begin on a host that is returning.
 IS_RETURNING = "the host has not yet worked through what ended while it was away"
 
@@ -51,10 +55,6 @@ _NODE = tuple_(cell_hosts.c.service_host, cell_hosts.c.nodename)
 _OF_AGENT = (cell_hosts.c.cell_uuid == bindparam("of_cell"), cell_hosts.c.agent == bindparam("of_agent"))
 
 _OF_HOST = (_OF_AGENT[0], cell_hosts.c.service_host == bindparam("of_host"))
-
-# SELECT agent FROM cell_hosts WHERE cell_uuid = … AND service_host = … ORDER BY last_seen DESC LIMIT 1
-# The row of a node that only an earlier agent has described is not updated by heartbeats.
-_AGENT = select(cell_hosts.c.agent).where(*_OF_HOST).order_by(cell_hosts.c.last_seen.desc()).limit(1)
 
 # SELECT :now, MAX(last_seen), :now - MAX(last_seen) FROM cell_hosts WHERE cell_uuid = … AND service_host = …
 _LAST_SEEN = select(now(), func.max(cell_hosts.c.last_seen), now() - func.max(cell_hosts.c.last_seen)).where(*_OF_HOST)
@@ -119,18 +119,26 @@ _REDESCRIBE = (
 class CellHosts:
     """Serves `report_hosts`, and reads and writes the records of one cell's hosts."""
 
-    def __init__(self, conf: cfg.ConfigOpts, database: Database, cell_uuid: str) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        database: Database,
+        cell_uuid: str,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._database = database
         self._cell_uuid = cell_uuid
+        self._monotonic = monotonic
         self._down_after: float = conf.scheduler.host_down_after
         #: The time, by the monotonic clock, since which the hosts could have been heard.
-        self._began = time.monotonic()
+        self._began = self._monotonic()
         #: The last known time of the database's clock, and when it was read, by the monotonic clock.
         self._clock: tuple[float, float] | None = None
         self._recorded_in = _RECORDED_IN * min(self._down_after, conf.service.silent_after)
         #: For each host that has not reported since the database's clock was set back: its recorded time, and when it
         #: was first read, by the monotonic clock.
         self._ahead: dict[str, tuple[float, float]] = {}
+        self._owners = HostOwners(cell_uuid)
         self._lives = HostLives(cell_uuid)
         self._reports = AgentReports(cell_uuid)
         self.forwarded = ForwardedHosts(database, cell_uuid)
@@ -142,6 +150,7 @@ class CellHosts:
         """Record new and changed descriptions, and which hosts are alive; a late report is ignored.
 
         :raises InvalidRequest: a name in a description ends with a blank.
+        :raises InvalidState: a described host belongs to another agent, which is alive.
         :raises HostNotFound: a host that is alive was never described to this cell, or only by another agent. The rest
             of the report is recorded; the agent must describe its hosts.
         """
@@ -177,6 +186,7 @@ class CellHosts:
     def _record(self, connection: Connection, message: ReportHostsInCell) -> bool:
         """Record descriptions, and new lives of started hosts; return True if the schedulers must get a description."""
         started = frozenset(message.started)
+        self._require_own(connection, message)
         changed = [self._describe(connection, part, started) for part in batches(message.hosts)]
         self._lives.begin(connection, message.agent, message.started)
         return any(changed)
@@ -191,7 +201,18 @@ class CellHosts:
             lives=lives,
             undescribed=tuple(undescribed),
             superseded=order is Order.SUPERSEDED,
+            of_others=self._of_others(connection, message.agent, message.intended or ()),
         )
+
+    def _require_own(self, connection: Connection, message: ReportHostsInCell) -> None:
+        described = {host.service_host for host in message.hosts}
+        for host, agent in self._of_others(connection, message.agent, described).items():
+            raise errors.InvalidState(reason=f"host {host} belongs to agent {agent}, which is alive")
+
+    def _of_others(self, connection: Connection, agent: str, hosts: Collection[str]) -> dict[str, str]:
+        # As in `why_silent`: an agent that no conductor could hear is not silent.
+        could_be_heard = self._monotonic() - self._began > self._down_after
+        return self._owners.of_others(connection, agent, hosts, self._down_after if could_be_heard else _FOR_EVER)
 
     def returned(self, agent: str, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
         """Record that hosts have returned: they have destroyed the ended guests, and count as up from now on.
@@ -226,7 +247,7 @@ class CellHosts:
 
     def agent_of(self, service_host: str) -> str | None:
         """Return the agent that reports a host, or None for an unknown host."""
-        return self._database.read(lambda connection: connection.scalar(_AGENT, self._of_host(service_host)))
+        return self._database.read(lambda connection: self._owners.agent_of(connection, service_host))
 
     def why_returning(self, service_host: str) -> str | None:
         """Return the reason if a host is still returning, so that no build may begin there, else None."""
@@ -245,7 +266,7 @@ class CellHosts:
         named = self._of_host(service_host)
         clock, seen, age = self._database.read(lambda connection: connection.execute(_LAST_SEEN, named).one())
         self._note_clock(clock)
-        if time.monotonic() - self._began <= self._down_after:
+        if self._monotonic() - self._began <= self._down_after:
             return None
         if age is not None and age < -CLOCK_SET_BACK:
             age = self._since_set_back(service_host, seen)
@@ -258,7 +279,7 @@ class CellHosts:
 
         A suspension of this process looks the same.
         """
-        present = time.monotonic()
+        present = self._monotonic()
         before, self._clock = self._clock, (clock, present)
         if before is not None and clock - before[0] - (present - before[1]) >= self._down_after / 2:
             LOG.warning("The database's clock was set forward: the time-out of each host begins again")
@@ -266,7 +287,7 @@ class CellHosts:
 
     def _since_set_back(self, service_host: str, last_seen: float) -> float:
         """Return the seconds for which a host is known to be silent since the database's clock was set back."""
-        present = time.monotonic()
+        present = self._monotonic()
         known, since = self._ahead.get(service_host, (last_seen, present))
         if known != last_seen:
             since = present  # the host has reported since, and the clock was set back again

@@ -105,17 +105,76 @@ def test_hosts_that_change_faster_than_they_are_reported_are_reported_as_alive(
     assert [sorted(message.alive) for message in registry.reports if message.alive] == [names]
 
 
-def test_a_host_belongs_to_the_agent_that_described_it_last(database: Database) -> None:
-    cell = ids.fresh()
-    hosts = CellHosts(options.new(), database, cell)
-    other = CellHosts(options.new(), database, ids.fresh())
+class Times:
+    """Lets time pass for a conductor and for the times that it has recorded."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._passed = 0.0
+        self.hosts = CellHosts(options.new(), database, ids.fresh(), lambda: self._passed)
+
+    def passes(self, seconds: float = 100.0) -> None:
+        self._passed += seconds
+        earlier = cell_hosts.update().values(last_seen=cell_hosts.c.last_seen - seconds)
+        self._database.write(lambda connection: connection.execute(earlier))
+
+
+def of_others(hosts: CellHosts, *names: str) -> dict[str, str]:
+    """Return what agent ``new`` is told about hosts that it is about to describe."""
+    return hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="new", intended=names)).of_others
+
+
+def test_a_host_belongs_to_the_agent_that_described_it_last_as_long_as_that_agent_is_alive(database: Database) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
     report(hosts, described(1), described(2))
+    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
+
+    assert of_others(hosts, "h1", "h3") == {"h1": "agent"}
+    with pytest.raises(errors.InvalidState, match="h1 belongs to agent agent"):
+        report(hosts, described(3, agent="new"), described(1, agent="new"), agent="new")
+
+    assert hosts.agent_of("h1") == "agent"
+    assert unacknowledged(hosts) == {}, "a refused report changes nothing"
+    alive(hosts, "h1", "h2")
+
+
+def test_an_agent_takes_over_hosts_of_an_agent_that_is_silent_for_too_long(database: Database) -> None:
+    times = Times(database)
+    hosts = times.hosts
+    report(hosts, described(1), described(2))
+    times.passes()
+    other = CellHosts(options.new(), database, ids.fresh())
     report(other, described(1))
+    alive(hosts, "h2")
+
+    assert of_others(hosts, "h1", "h2") == {"h2": "agent"}
     report(hosts, described(1, agent="new"), agent="new")
+
     hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="new", alive=("h1",)))
-    [mine] = [host for host, _number in hosts.forwarded.unacknowledged(1000) if host.service_host == "h1"]
-    [theirs] = [host for host, _number in other.forwarded.unacknowledged(1000)]
-    assert (mine.agent, theirs.agent) == ("new", "agent")
+    with pytest.raises(errors.HostNotFound):
+        alive(hosts, "h1", "h2")
+    assert (hosts.agent_of("h1"), hosts.agent_of("h2"), other.agent_of("h1")) == ("new", "agent", "agent")
+
+
+def test_a_host_that_its_agent_withholds_is_not_taken_over(database: Database) -> None:
+    times = Times(database)
+    hosts = times.hosts
+    report(hosts, described(1))
+    times.passes()
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", withheld=("h1",)))
+
+    assert of_others(hosts, "h1") == {"h1": "agent"}
+
+
+def test_no_host_is_taken_over_before_its_agent_could_be_heard_again(database: Database) -> None:
+    cell = ids.fresh()
+    report(CellHosts(options.new(), database, cell), described(1))
+    away = cell_hosts.update().values(last_seen=cell_hosts.c.last_seen - 3600.0)
+    database.write(lambda connection: connection.execute(away))
+
+    restarted = CellHosts(options.new(), database, cell)
+
+    assert of_others(restarted, "h1") == {"h1": "agent"}
 
 
 def test_a_host_with_a_renamed_node_is_requested_only_until_it_is_described(
@@ -142,10 +201,10 @@ def test_a_host_with_a_renamed_node_is_requested_only_until_it_is_described(
 
 
 def test_a_host_returns_with_another_agent_and_another_node(database: Database) -> None:
-    hosts = CellHosts(options.new({"scheduler": {"host_down_after": 60.0}}), database, ids.fresh())
+    times = Times(database)
+    hosts = times.hosts
     report(hosts, described(1))
-    away = cell_hosts.update().values(last_seen=cell_hosts.c.last_seen - 100.0)
-    database.write(lambda connection: connection.execute(away))
+    times.passes()
     renamed = structs.replace(described(1, agent="new"), nodename="h1.example")
     message = ReportHostsInCell(request_id=ids.fresh(), agent="new", hosts=(renamed,), started=("h1",))
     lives = hosts.report_hosts(message).lives
@@ -160,8 +219,10 @@ def test_a_host_returns_with_another_agent_and_another_node(database: Database) 
 
 
 def test_a_returning_node_of_a_former_agent_does_not_keep_the_host_returning(database: Database) -> None:
-    hosts = CellHosts(options.new(), database, ids.fresh())
+    times = Times(database)
+    hosts = times.hosts
     hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(described(1),), started=("h1",)))
+    times.passes()
     renamed = structs.replace(described(1, agent="new"), nodename="h1.example")
     message = ReportHostsInCell(request_id=ids.fresh(), agent="new", hosts=(renamed,), started=("h1",))
     lives = hosts.report_hosts(message).lives

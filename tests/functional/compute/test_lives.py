@@ -106,7 +106,9 @@ def test_a_host_that_is_unknown_to_the_schedulers_is_described_again_after_its_p
     wait_until(lambda: len(reports_of_starts(cell)) == 2)
 
     def is_description(message: Message[Any]) -> bool:
-        return isinstance(message, ReportProviderTree) or (isinstance(message, ReportHostsInCell) and not message.alive)
+        return isinstance(message, ReportProviderTree) or (
+            isinstance(message, ReportHostsInCell) and bool(message.hosts)
+        )
 
     with cell.lock:
         tree, description = filter(is_description, cell.messages[before:])

@@ -39,6 +39,39 @@ def test_hosts_are_described_once_after_their_providers_and_are_alive_from_then_
     assert len({message.request_id for message in reports}) == len(reports)
 
 
+def test_nothing_is_reported_of_a_host_that_belongs_to_another_agent_until_it_is_free(
+    new_stage: NewStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = new_stage()
+    stage.cell.of_others = {"host-0002": "another"}
+    driver = stage.start()
+    nodes = [host.compute_node_uuid for host in driver.hosts()]
+    wait_until(lambda: len([message for message in stage.cell.received(ReportHostsInCell) if message.alive]) >= 3)
+
+    reports = stage.cell.received(ReportHostsInCell)
+    assert [message.intended for message in reports if message.intended][:2] == [
+        ("host-0001", "host-0002", "host-0003"),
+        ("host-0002",),
+    ]
+    assert {host.service_host for message in reports for host in message.hosts} == {"host-0001", "host-0003"}
+    assert {name for message in reports for name in message.alive} == {"host-0001", "host-0003"}
+    trees = stage.cell.received(ReportProviderTree)
+    assert {provider.uuid for message in trees for provider in message.providers} == {nodes[0], nodes[2]}
+    assert [uuids for message in stage.cell.received(ListProviderTreesInCell) for uuids in message.uuids] == [
+        nodes[0],
+        nodes[2],
+    ]
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        "Host host-0002 belongs to agent another, which is alive: this agent does not report it"
+    ]
+
+    with stage.cell.lock:
+        stage.cell.of_others = {}
+
+    wait_until(lambda: "host-0002" in stage.cell.received(ReportHostsInCell)[-1].alive)
+    assert stage.cell.received(ReportProviderTree)[-1].providers[0].uuid == nodes[1]
+
+
 def test_many_hosts_are_reported_in_batches(new_stage: NewStage) -> None:
     stage = new_stage(fake_driver={"hosts": 1100})
     stage.start()

@@ -106,9 +106,9 @@ def test_reshapes_that_exceed_the_time_limit_are_made_with_a_later_report(new_st
     cell = CellClient(stage.peers.bus.client(f"conductor.{CELL.uuid}"))
     tracker = Tracker(driver, cell, Numbering(driver.agent), reshaping_seconds=0.0)
 
-    tracker.track()
+    tracker.track(driver.hosts())
     assert [tracker.is_reported(host) for host in driver.hosts()] == [True, False]
-    tracker.track()
+    tracker.track(driver.hosts())
     assert [tracker.is_reported(host) for host in driver.hosts()] == [True, True]
 
 

@@ -61,6 +61,8 @@ class FakeCell:
         self.returning: set[str] = set()
         #: The number of times that each host has begun to return.
         self.lives: dict[str, int] = {}
+        #: Hosts that belong to other agents, each with its agent.
+        self.of_others: dict[str, str] = {}
         self.providers = FakeProviders()
         self.lock = threading.Lock()
 
@@ -103,7 +105,9 @@ class FakeCell:
         with self.lock:
             returning = sorted(self.returning & {*message.alive, *message.started})
             return HostsReported(
-                returning=tuple(returning), lives={host: self.lives.setdefault(host, 1) for host in returning}
+                returning=tuple(returning),
+                lives={host: self.lives.setdefault(host, 1) for host in returning},
+                of_others={host: agent for host, agent in self.of_others.items() if host in (message.intended or ())},
             )
 
     @serves(ListEndedAttempts)

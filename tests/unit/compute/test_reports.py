@@ -33,7 +33,7 @@ class Trees:
     def __init__(self) -> None:
         self.meanwhile: Callable[[], object] = lambda: None
 
-    def track(self) -> None:
+    def track(self, _hosts: Sequence[HostReport]) -> None:
         pass
 
     def is_reported(self, _host: HostReport) -> bool:

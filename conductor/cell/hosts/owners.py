@@ -1,0 +1,68 @@
+"""The agent that each host of a cell belongs to: the one that has reported it last, as long as that agent is alive.
+
+Two agents that report the same host are a mistake of the configuration. If the second one took the host over, builds
+would go to either in turn, and the list of guests of one would count as proof that guests of the other are lost.
+"""
+
+from collections.abc import Collection
+
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select
+
+from conductor.engine.rows import batches
+from conductor.schema import cell_hosts
+from moorage.db.columns import is_ahead, now
+
+_HERE = cell_hosts.c.cell_uuid == bindparam("of_cell")
+
+# SELECT agent FROM cell_hosts WHERE cell_uuid = … AND service_host = … ORDER BY last_seen DESC LIMIT 1
+# The row of a node that only an earlier agent has described is not updated by heartbeats.
+_AGENT = (
+    select(cell_hosts.c.agent)
+    .where(_HERE, cell_hosts.c.service_host == bindparam("of_host"))
+    .order_by(cell_hosts.c.last_seen.desc())
+    .limit(1)
+)
+
+
+def _is_recent(column: ColumnElement[float]) -> ColumnElement[bool]:
+    return and_(column >= now() - bindparam("silent_after"), ~is_ahead(column))
+
+
+# SELECT service_host, agent FROM cell_hosts WHERE cell_uuid = … AND service_host IN (…) AND agent != …
+#    AND (last_seen >= :now - :silent_after AND last_seen is not ahead of the clock OR the same for withheld_at)
+_OF_OTHERS = select(cell_hosts.c.service_host, cell_hosts.c.agent).where(
+    _HERE,
+    cell_hosts.c.service_host.in_(bindparam("of_hosts", expanding=True)),
+    cell_hosts.c.agent != bindparam("of_agent"),
+    or_(_is_recent(cell_hosts.c.last_seen), _is_recent(cell_hosts.c.withheld_at)),
+)
+
+
+class HostOwners:
+    """Reads which agents the hosts of one cell belong to; each method is a part of the caller's transaction."""
+
+    def __init__(self, cell_uuid: str) -> None:
+        self._cell_uuid = cell_uuid
+
+    def agent_of(self, connection: Connection, service_host: str) -> str | None:
+        """Return the agent of a host, or None for an unknown host."""
+        agent: str | None = connection.scalar(_AGENT, {"of_cell": self._cell_uuid, "of_host": service_host})
+        return agent
+
+    def of_others(
+        self, connection: Connection, agent: str, hosts: Collection[str], silent_after: float
+    ) -> dict[str, str]:
+        """Return those of some hosts that belong to other agents, each with its agent.
+
+        :param silent_after: the seconds without a heartbeat after which another agent may take a host over.
+        """
+        found: dict[str, str] = {}
+        for names in batches(sorted(hosts)):
+            named = {
+                "of_cell": self._cell_uuid,
+                "of_hosts": names,
+                "of_agent": agent,
+                "silent_after": silent_after,
+            }
+            found |= {row.service_host: row.agent for row in connection.execute(_OF_OTHERS, named)}
+        return found
