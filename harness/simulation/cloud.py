@@ -29,11 +29,18 @@ class SimulatedCloud(RunningCloud):
         super().__init__(plan)
         #: The layout of the hosts, by agent; a change applies from the next start of the agent.
         self.layouts = {f"compute-{cell}": "flat" for cell in plan.cell_names}
+        #: The names of the agents, by process; a change applies in the same way.
+        self.agents = {f"compute-{cell}": f"agent-{cell}" for cell in plan.cell_names}
 
     def reshape(self, name: str) -> str:
         """Change the layout of an agent's hosts from its next start on, and return the new one."""
         self.layouts[name] = "flat" if self.layouts[name] == "nested" else "nested"
         return self.layouts[name]
+
+    def rename(self, name: str) -> str:
+        """Change the name of an agent from its next start on, and return the new one."""
+        self.agents[name] += "-renamed"
+        return self.agents[name]
 
     def add(self, name: str, service: Service) -> None:
         """Start one more service in its own process."""
@@ -94,15 +101,15 @@ class SimulatedCloud(RunningCloud):
 
     def compute(self, cell: str, hosts: int) -> ComputeService:
         """Return an agent of a cell, not yet started; its file of guests remains when the agent ends."""
-        name = f"agent-{cell}"
+        agent = self.agents[f"compute-{cell}"]
         hosts_of_agent = {
             "hosts": hosts,
             "host_prefix": f"{cell}-host",
-            "state_file": str(self.folder / f"{name}.guests"),
+            "state_file": str(self.folder / f"agent-{cell}.guests"),
             "layout": self.layouts[f"compute-{cell}"],
             "shared_disk_aggregate": MEMBERS if cell == CELL_WITH_POOL else None,
         }
-        return ComputeService(self.configuration(compute={"agent": name}, fake_driver=hosts_of_agent), cell)
+        return ComputeService(self.configuration(compute={"agent": agent}, fake_driver=hosts_of_agent), cell)
 
 
 def uses_pool(host: str) -> bool:

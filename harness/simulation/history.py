@@ -140,7 +140,9 @@ class _Run:
             self._cut(fault.who, fault.other, 1)
             self._later(fault.seconds, lambda: self._cut(fault.who, fault.other, -1))
         elif fault.kind == "reshape":
-            self._reshape(fault)
+            self._start_anew(fault, f"the hosts of {fault.who} become {self._cloud.reshape(fault.who)}")
+        elif fault.kind == "rename":
+            self._start_anew(fault, f"{fault.who} is renamed to {self._cloud.rename(fault.who)}")
         elif fault.kind == "lose commit":
             store.FAULTS.lost_commits[fault.who] = fault.count
         elif fault.kind == "step clock":
@@ -156,9 +158,9 @@ class _Run:
         self._cloud.crash(fault.who)
         self._later(fault.seconds, lambda: self._restart(fault.who))
 
-    def _reshape(self, fault: Fault) -> None:
-        """Restart an agent with another layout; an agent that has crashed gets the layout when it restarts."""
-        self._log(f"the hosts of {fault.who} become {self._cloud.reshape(fault.who)}")
+    def _start_anew(self, fault: Fault, why: str) -> None:
+        """Restart an agent after a change; for an agent that has crashed, the change applies when it restarts."""
+        self._log(why)
         if fault.who in self._cloud.services:
             self._crash(fault)
 

@@ -47,6 +47,7 @@ _FAULTS = {
     "lose commit": 3,
     "step clock": 1,
     "reshape": 3,
+    "rename": 1,
 }
 
 _SCHEDULERS = ("scheduler1", "scheduler2")
@@ -117,6 +118,7 @@ class Fault:
             "lose commit": f"{self.who} gets no answer to its {_nth(self.count)} commit from then on",
             "step clock": f"the clock of the databases is stepped by {self.seconds:+.0f} s",
             "reshape": f"{self.who} is started again with its hosts flat or nested, after {self.seconds:.1f} s",
+            "rename": f"{self.who} is started again under another name, after {self.seconds:.1f} s",
         }
         return words[self.kind]
 
@@ -186,7 +188,7 @@ def _fault(chance: random.Random, operations: int) -> Fault:
         return Fault(after, kind, *chance.choice(_TALKING), 0, chance.uniform(0.5, 40.0))
     if kind == "step clock":
         return Fault(after, kind, seconds=float(chance.choice((-600, -40, -5, 5, 40, 600))))
-    if kind == "reshape":
+    if kind in ("reshape", "rename"):
         return Fault(after, kind, chance.choice(_AGENTS), seconds=chance.uniform(0.0, 5.0))
     if kind == "lose commit":
         return Fault(after, kind, chance.choice(_WITH_STORE), "", chance.randrange(1, 20))
