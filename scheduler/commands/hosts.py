@@ -18,7 +18,7 @@ from scheduler.commands import running
 LOG = logging.getLogger(__name__)
 
 _COLUMNS = (
-    *("host", "node", "cell", "zone", "up", "disabled", "reason", "forced_down", "heartbeat_age"),
+    *("host", "node", "cell", "agent", "zone", "up", "disabled", "reason", "forced_down", "heartbeat_age"),
     *("instances", "io_ops", "failed_builds"),
 )
 #: The columns of the usage of each host's provider tree, each with the resource classes that it adds up.
@@ -220,6 +220,7 @@ def _row(host: HostState, cell_names: Mapping[str, str]) -> tuple[Any, ...]:
         host.service_host,
         host.nodename,
         cell_names.get(host.cell_uuid, host.cell_uuid),
+        host.agent,
         host.availability_zone,
         host.up,
         host.disabled,
