@@ -33,7 +33,8 @@ def find(connection: Connection, reference: str) -> NumberedAggregate:
 
     :raises HostAggregateNotFound: neither exists.
     """
-    for column in (aggregates.c.uuid, _TABLE.name):
+    # MySQL and MariaDB refuse to compare a column of uuids, which is ASCII, with a text that is not.
+    for column in (aggregates.c.uuid, _TABLE.name) if reference.isascii() else (_TABLE.name,):
         for found in _numbered(connection, _ROWS.where(column == reference)):
             return found
     raise errors.HostAggregateNotFound(name=reference)

@@ -71,6 +71,17 @@ def test_names_are_unique_and_case_sensitive(aggregates: Aggregates) -> None:
     assert aggregates.listed() == ["ONE", "one"]
 
 
+@pytest.mark.parametrize("name", ["süd", "\U0001f680", "ß\u200b"])
+def test_an_aggregate_is_named_in_any_script(aggregates: Aggregates, name: str) -> None:
+    with pytest.raises(errors.HostAggregateNotFound, match=name):
+        aggregates.get(name)
+    created = aggregates.create(name)
+    assert aggregates.get(name) == aggregates.get(created.uuid) == created
+    assert aggregates.add(name, "host1").hosts
+    assert aggregates.change(name, disk="ssd").metadata == {"disk": "ssd"}
+    assert aggregates.delete(name, force=True).name == name
+
+
 # --- Hosts and the view ---------------------------------------------------------------------------------------------
 
 
