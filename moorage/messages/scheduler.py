@@ -100,6 +100,10 @@ class HostsRegistered(Value, frozen=True, kw_only=True):
     newer: tuple[NumberedDescription, ...] = ()
 
 
+#: The number of changes of a description: the range of a column for it, with room for further changes.
+DescriptionNumber = Annotated[int, Meta(ge=1, le=2_000_000_000)]
+
+
 class ReportHosts(Mutation[HostsRegistered], ToScheduler, frozen=True, kw_only=True):
     """Report hosts of a cell: new or changed descriptions, heartbeats and loads.
 
@@ -112,7 +116,7 @@ class ReportHosts(Mutation[HostsRegistered], ToScheduler, frozen=True, kw_only=T
     cell_uuid: Uuid
     hosts: Annotated[tuple[HostReport, ...], Meta(max_length=20_000)] = ()
     #: For each description, the number of its changes in the cell: a stored one with a greater number stays.
-    numbers: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**63 - 1)], ...], Meta(max_length=20_000)] = ()
+    numbers: Annotated[tuple[DescriptionNumber, ...], Meta(max_length=20_000)] = ()
     alive: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
     #: The time of the heartbeats by the clock of the cell's database: older ones than stored are ignored.
     alive_at: Annotated[float, Meta(ge=0.0)] = 0.0

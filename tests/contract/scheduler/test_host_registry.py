@@ -11,6 +11,7 @@ from support.scheduler.rig import Rig, report
 
 from moorage import errors
 from moorage.messages import HostsRegistered, ListHosts, NumberedDescription, ReportHosts
+from moorage.messages.wire import decode_strictly, encode
 from moorage.model import HostState
 from placement_store.db import change_feed
 from placement_store.db.change_feed import seq_by_id
@@ -130,6 +131,16 @@ def test_a_report_whose_descriptions_and_numbers_differ_in_count_is_refused(rig:
     with pytest.raises(errors.InvalidRequest, match="numbers"):
         rig.registry.report_hosts(ReportHosts(request_id="r", cell_uuid=CELLS[0], hosts=(report(1),), numbers=(1, 2)))
     assert not states(rig)
+
+
+def test_every_number_that_a_description_may_have_is_stored(rig: Rig) -> None:
+    greatest = 2_000_000_000
+    numbered(rig, greatest, "last")
+    assert numbered(rig, greatest - 1, "late").newer[0].number == greatest
+    encoded = encode(ReportHosts(request_id="r", cell_uuid=CELLS[0], hosts=(report(1),), numbers=(greatest,)))
+    assert decode_strictly(ReportHosts, encoded)
+    with pytest.raises(errors.InvalidRequest, match=r"\$\.numbers\[0\]"):
+        decode_strictly(ReportHosts, {**encoded, "numbers": [greatest + 1]})
 
 
 def test_late_heartbeats_do_not_bring_a_host_up(rig: Rig) -> None:
