@@ -4,7 +4,6 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moorage.bus.broker import close_transport, closing_faults_ignored, declaration
@@ -15,6 +14,7 @@ import oslo_messaging
 
 from moorage import errors, ids
 from moorage.bus.calling import HOUSEKEEPING
+from moorage.bus.dispatcher import CallDispatcher
 from moorage.bus.rpc_server import ThreadedServer
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ class BusServer:
         # connections would wait with them.
         self._transport = bus.new_transport()
         self._housekeeping = _Housekeeping()
-        self._server = oslo_messaging.get_rpc_server(
+        self._server = ThreadedServer(
             self._transport,
             self._target,
-            [*endpoints, self._housekeeping],
-            access_policy=oslo_messaging.ExplicitRPCAccessPolicy,
+            CallDispatcher([*endpoints, self._housekeeping]),
+            threads=threads,
             # A cell's topic ends with the cell's uuid, which would make a label value of the metrics for each cell.
-            server_cls=partial(ThreadedServer, threads=threads, topic=topic.partition(".")[0]),
+            topic=topic.partition(".")[0],
         )
         self._lock = threading.Lock()
         self._running = False

@@ -5,17 +5,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import lru_cache
 from typing import Any
 
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
 from oslo_messaging._drivers.base import PollStyleListenerAdapter
-from oslo_messaging._utils import version_is_compatible
 from oslo_messaging.rpc.server import RPCServer
 
 from moorage import metrics
+from moorage.bus.dispatcher import is_compatible
 from moorage.bus.handlers import Answer, Endpoint, ReceivedCall, stamp
 from moorage.occupancy import ThreadOccupancy
 from moorage.thread_pool import ThreadPool
@@ -25,9 +24,6 @@ from moorage.thread_pool import ThreadPool
 _LONGEST_WAIT = 5.0
 
 LOG = logging.getLogger(__name__)
-
-#: Cached, because the library parses both versions at each call.
-is_compatible = lru_cache(maxsize=1024)(version_is_compatible)
 
 
 def _logged(work: Callable[..., None], *arguments: Any) -> None:
@@ -109,12 +105,8 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         endpoint = self._of_many.get(str(message.get("method")))
         if endpoint is None or message.get("namespace") is not None or not endpoint.takes_many:
             return None
-        try:
-            may_serve = is_compatible(endpoint.target.version, str(message.get("version")))
-        except (ValueError, IndexError):  # it is not a version
-            return None
-        # The library refuses a message that is too new.
-        return endpoint if may_serve else None
+        # A message that is too new is refused when it is handled alone.
+        return endpoint if is_compatible(endpoint.target.version, str(message.get("version"))) else None
 
     def _process_many(self, endpoint: Endpoint, calls: Sequence[Any]) -> None:
         """Handle calls that came in one message, and answer them in one message; slow calls run in other threads."""
