@@ -101,7 +101,9 @@ def by_name(connection: Connection, service_host: str, cell_uuid: str | None) ->
     :raises HostNotFound: no host has the name, or none in that cell.
     :raises InvalidRequest: hosts of several cells have the name, and no cell is given.
     """
-    found = states(connection, ListHosts(cell_uuid=cell_uuid, service_host=service_host))
+    query = ListHosts(cell_uuid=cell_uuid, service_host=service_host)
+    # MySQL ignores trailing blanks in comparisons, and finds another host than was named.
+    found = [host for host in states(connection, query) if host.service_host == service_host]
     if not found:
         raise errors.HostNotFound(name=service_host if cell_uuid is None else f"{service_host} in that cell")
     if len({host.cell_uuid for host in found}) > 1:

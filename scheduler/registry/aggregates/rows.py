@@ -36,7 +36,9 @@ def find(connection: Connection, reference: str) -> NumberedAggregate:
     # MySQL and MariaDB refuse to compare a column of uuids, which is ASCII, with a text that is not.
     for column in (aggregates.c.uuid, _TABLE.name) if reference.isascii() else (_TABLE.name,):
         for found in _numbered(connection, _ROWS.where(column == reference)):
-            return found
+            # MySQL ignores trailing blanks in comparisons, and finds another aggregate than was named.
+            if reference in (found.aggregate.uuid, found.aggregate.name):
+                return found
     raise errors.HostAggregateNotFound(name=reference)
 
 

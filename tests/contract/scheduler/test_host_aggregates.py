@@ -82,6 +82,21 @@ def test_an_aggregate_is_named_in_any_script(aggregates: Aggregates, name: str) 
     assert aggregates.delete(name, force=True).name == name
 
 
+def test_a_name_with_a_trailing_blank_is_another_name(rig: Rig, aggregates: Aggregates) -> None:
+    aggregates.create("ssd")
+    for wrong in (
+        lambda: aggregates.add("ssd", "host1 "),
+        lambda: aggregates.add("ssd ", "host1"),
+        lambda: aggregates.change("ssd ", disk="ssd"),
+        lambda: aggregates.delete("ssd "),
+        lambda: rig.set_host("host1 ", disabled=True),
+        lambda: rig.registry.delete_host(DeleteHost(request_id=rig.fresh(), service_host="host1 ")),
+    ):
+        with pytest.raises(errors.NotFound):
+            wrong()
+    assert aggregates.get("ssd").hosts == ()
+
+
 # --- Hosts and the view ---------------------------------------------------------------------------------------------
 
 
