@@ -1,7 +1,6 @@
 """Create, replace and delete inventories of providers, of all resource classes or of one."""
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +19,8 @@ from placement_store.schema import inventories
 
 LOG = logging.getLogger(__name__)
 
+#: The largest allocation ratio: the largest of MySQL's single-precision numbers, as in Placement's API.
+MAX_RATIO = 3.40282e38
 #: The inventories that one provider is to have, by resource class id.
 Wanted = Mapping[int, Inventory]
 
@@ -113,7 +114,7 @@ def numbered(
 ) -> dict[int, Inventory]:
     """Validate a provider's inventories, given by class name, and return them by resource class id.
 
-    :raises InvalidInventory: ``reserved`` exceeds ``total``, or the capacity is no finite number.
+    :raises InvalidInventory: ``reserved`` exceeds ``total``, or the allocation ratio is too large.
     :raises ResourceClassNotFound: a resource class does not exist.
     """
     for name, inventory in described.items():
@@ -126,8 +127,9 @@ def fault_of(inventory: Inventory) -> str | None:
     """Return why an inventory is invalid, or null if it is valid."""
     if inventory.reserved > inventory.total:
         return "more is reserved than there is"
-    # On MariaDB and MySQL every statement that computes such a capacity fails, even if it concerns other hosts too.
-    return None if math.isfinite(inventory.capacity) else "allocation_ratio is too large"
+    # With larger ratios the capacity of a provider, or of all providers of a host, may be no finite number. On MariaDB
+    # and MySQL every statement that computes it fails, and no scheduler decides, even if other hosts are concerned.
+    return None if inventory.allocation_ratio <= MAX_RATIO else "allocation_ratio is too large"
 
 
 def differ(present: Mapping[int, InventoryRow], wanted: Wanted) -> bool:

@@ -27,6 +27,7 @@ from placement_store.http.schemas import (
 )
 from placement_store.http.versions import v
 from placement_store.providers import rows as providers
+from placement_store.providers.inventories import MAX_RATIO
 from placement_store.providers.outlines import Outline
 
 _AMOUNT: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_AMOUNT}
@@ -40,8 +41,7 @@ INVENTORY = document(
         "min_unit": _AMOUNT,
         "max_unit": _AMOUNT,
         "step_size": _AMOUNT,
-        # The largest of MySQL's single-precision numbers, as in the published API.
-        "allocation_ratio": {"type": "number", "exclusiveMinimum": 0, "maximum": 3.40282e38},
+        "allocation_ratio": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_RATIO},
     },
     required=("total",),
 )

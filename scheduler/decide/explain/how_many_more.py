@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from moorage.model import UNSUFFIXED, RequestSpec, WhatIf
-from moorage.plugin import BoolArray, IntArray
+from moorage.plugin import BoolArray, FloatArray, IntArray
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.host_candidates import CandidateFilters, HostCandidates, only_resources
@@ -24,6 +24,8 @@ from scheduler.view.snapshot import Snapshot
 
 #: The count for a request without amounts: it means that there is no limit.
 _NO_LIMIT = 1_000_000
+#: The most instances that one inventory counts for: no sum of such numbers leaves the range of integers.
+_MOST_UNITS = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class InstanceCounter:
         for name, amount in self._totals.items():
             if sum(name in group.resources for group in self._wanted.groups.values()) > 1:
                 # The sum of the groups is bounded by the room of the host, whichever of its providers serve them.
-                units = np.floor(self._view.room(name) / amount).astype(np.int64)
+                units = _whole(np.floor(self._view.room(name) / amount))
             else:
                 units = self._units_of_hosts(name)
             most = np.minimum(most, units)
@@ -253,4 +255,8 @@ def _units(slots: InventoryArrays, amount: int) -> IntArray:
     units -= (units > 0) & (slots.used + units * amount > slots.capacity)
     allowed = (slots.min_unit <= amount) & (amount <= slots.max_unit)
     allowed &= amount % np.maximum(slots.step_size, 1) == 0
-    return np.where(allowed, units, 0).astype(np.int64)
+    return _whole(np.where(allowed, units, 0))
+
+
+def _whole(units: FloatArray) -> IntArray:
+    return np.minimum(units, _MOST_UNITS).astype(np.int64)

@@ -14,6 +14,7 @@ from moorage.messages import SelectDestinations
 from moorage.model import RequestSpec, ResourceGroup, ServerGroup, WhatIf
 from moorage.plugin import Filter, Host, HostInventory
 from placement_store import candidates
+from placement_store.providers.inventories import MAX_RATIO
 from placement_store.server_groups.rows import OccupiedRoot
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.host_candidates import RefusedClaims
@@ -94,6 +95,13 @@ def test_on_flat_hosts_the_count_is_what_trying_everything_finds(view: Snapshot,
     assert found.exact
     assert not found.out_of_time
     assert found.more == by_trying_everything(view, message.request_spec) == sum(found.cells.values())
+
+
+@pytest.mark.parametrize("ratio", [1e10, MAX_RATIO])
+def test_a_host_of_nearly_endless_inventories_takes_as_many_as_are_counted(ratio: float) -> None:
+    endless = inventory(2**31 - 1, allocation_ratio=ratio)
+    view = host_cache([host_row(0)], [provider(host_row(0), VCPU=endless, MEMORY_MB=endless)]).snapshot()
+    assert counted(view, select(vcpus=1, memory_mb=1, root_gb=0)).more == 1_000_000
 
 
 # --- Trees and pools --------------------------------------------------------------------------------------------------
