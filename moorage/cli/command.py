@@ -297,8 +297,8 @@ class ShownValue(FormattableColumn[Any]):
     def human_readable(self) -> str:
         """Return the text for a table."""
         if isinstance(self._value, list | tuple):
-            return ", ".join(str(part) for part in self._value)
-        return "" if self._value is None else str(self._value)
+            return _printable(", ".join(str(part) for part in self._value))
+        return "" if self._value is None else _printable(str(self._value))
 
 
 class ShownAge(ShownValue):
@@ -342,7 +342,15 @@ class ShownLines(FormattableColumn[Any]):
 
     def human_readable(self) -> str:
         """Return the text for a table."""
-        return "\n".join(self._lines)
+        return _printable("\n".join(self._lines))
+
+
+def _printable(text: str) -> str:
+    """Escape what a terminal does not print, but obeys or hides: users choose the names of their instances."""
+    if text.isprintable():
+        return text
+    kept = (char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode() for char in text)
+    return "".join(kept)
 
 
 def shown(values: Iterable[Any]) -> tuple[ShownValue, ...]:

@@ -155,6 +155,17 @@ def test_null_is_empty_in_formats_without_null(capsys: pytest.CaptureFixture[str
     assert json.loads(printed(capsys, "-f", "json"))[0] == {"name": "one", "number": None, "age": 60.0}
 
 
+def test_a_table_obeys_no_control_characters_of_a_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "a\x1b[2Jb\u202ec\x07 süd"
+    monkeypatch.setattr(Listed, "rows", [(name, (name, name), ShownLines(name, [name, name]))])
+    table = printed(capsys)
+    assert table.count(r"a\x1b[2Jb\u202ec\x07 süd") == 5
+    assert not {"\x1b", "\u202e", "\x07"} & set(table)
+    assert json.loads(printed(capsys, "-f", "json"))[0] == {"name": name, "number": [name, name], "age": name}
+
+
 def test_an_age_has_a_unit_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     table = printed(capsys)
     assert "| 60 s |" in table
