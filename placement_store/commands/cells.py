@@ -170,14 +170,21 @@ class CellDelete(Configured, ShowOne):
 
 
 def _require_bus(command: Any, transport_url: str | None) -> None:
-    """Check that the URL of a cell's bus is valid; the bus need not run.
+    """Check that services can use the URL of a cell's bus, as far as this machine sees; the bus need not run.
 
-    :raises ConfigurationError: it is not.
+    :raises ConfigurationError: the URL is not valid.
+    :raises BusRefused: the broker refuses the account: no conductor of the cell would start.
     """
     from moorage.bus.bus import Bus  # here, because the list of cells does not need the bus library
 
     if transport_url:
-        Bus(command.conf, transport_url).close()
+        with closing(Bus(command.conf, transport_url)) as bus:
+            try:
+                bus.probe()
+            except errors.BusRefused:
+                raise
+            except errors.BusUnavailable as fault:
+                LOG.warning("The bus of the cell was not checked: %s", fault)
 
 
 def _require_database_connection(given: argparse.Namespace) -> None:

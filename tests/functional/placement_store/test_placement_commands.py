@@ -44,10 +44,10 @@ def operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Ope
 
 
 def test_a_cell_is_renamed_and_its_urls_are_changed_one_by_one(operator: Operator, tmp_path: Path) -> None:
-    bus, records = "rabbit://u:secret@127.0.0.1/c", f"sqlite:///{tmp_path}/cell.sqlite"
+    bus, records = "rabbit://u:secret@127.0.0.1:1/c", f"sqlite:///{tmp_path}/cell.sqlite"
 
     shown = operator.types("cell set cell0 --name west --transport-url", bus)
-    assert (shown["name"], shown["uuid"], shown["transport_url"]) == ("west", CELLS[0], "rabbit://u:***@127.0.0.1/c")
+    assert (shown["name"], shown["uuid"], shown["transport_url"]) == ("west", CELLS[0], "rabbit://u:***@127.0.0.1:1/c")
     assert operator.cells() == {"west": (bus, None), "cell1": (None, None)}
 
     operator.types("cell set west --database-connection", records)

@@ -151,7 +151,7 @@ def run(conf: cfg.ConfigOpts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_cells_are_created_and_listed_without_their_passwords(run: Any, database: Database, tmp_path: Path) -> None:
-    uuid, bus = ids.fresh(), "rabbit://u:secret@127.0.0.1/c"
+    uuid, bus = ids.fresh(), "rabbit://u:secret@127.0.0.1:1/c"
     records = f"sqlite:///{tmp_path}/cell1.sqlite"
     status, out, _ = run(
         "cell", "create", "cell1", "--uuid", uuid, "--transport-url", bus, "--database-connection", records,
@@ -167,7 +167,7 @@ def test_cells_are_created_and_listed_without_their_passwords(run: Any, database
 
     assert "secret" not in out + listed
     assert [(row["name"], row["transport_url"], row["database_connection"]) for row in json.loads(listed)] == [
-        ("cell1", "rabbit://u:***@127.0.0.1/c", records),
+        ("cell1", "rabbit://u:***@127.0.0.1:1/c", records),
         ("cell2", None, "mysql+pymysql://u:***@127.0.0.1/c"),
         ("cell3", None, None),
     ]
@@ -187,15 +187,36 @@ def test_an_empty_bus_of_a_cell_is_that_of_the_main_configuration(run: Any, data
 
 
 def test_an_invalid_transport_url_is_refused_before_anything_is_written(run: Any, database: Database) -> None:
-    run("cell", "create", "cell1", "--transport-url", "rabbit://127.0.0.1/")
+    run("cell", "create", "cell1", "--transport-url", "rabbit://127.0.0.1:1/")
     for words in (("create", "cell2"), ("set", "cell1", "--name", "other")):
         for url in ("rabbit//u:secret@h/", "rabbitt://u:secret@h/", "rabbit://u:secret@h:port/"):
             status, _, err = run("cell", *words, "--transport-url", url)
             assert (status, "secret" in err) == (1, False)
             assert "The configuration is wrong: transport_url" in err
     assert [(cell.name, cell.transport_url) for cell in cells.list_cells(database)] == [
-        ("cell1", "rabbit://127.0.0.1/")
+        ("cell1", "rabbit://127.0.0.1:1/")
     ]
+
+
+def test_a_bus_that_refuses_the_account_is_refused_before_anything_is_written(
+    run: Any, database: Database, rabbitmq_url: str
+) -> None:
+    head, _, name = rabbitmq_url.partition("@")
+    refused = f"{head.rpartition(':')[0]}:wrong@{name}"
+    assert run("cell", "create", "cell1", "--transport-url", rabbitmq_url)[0] == 0
+    for words in (("create", "cell2"), ("set", "cell1", "--name", "other")):
+        status, _, err = run("cell", *words, "--transport-url", refused)
+        assert (status, ":wrong@" in err) == (1, False)
+        assert "The broker refuses the connection" in err
+    assert [(cell.name, cell.transport_url) for cell in cells.list_cells(database)] == [("cell1", rabbitmq_url)]
+
+
+def test_a_bus_that_is_away_is_recorded_with_a_warning(run: Any, database: Database) -> None:
+    away = "rabbit://127.0.0.1:1/"
+    status, _, err = run("cell", "create", "cell1", "--transport-url", away)
+    assert status == 0
+    assert "The bus of the cell was not checked: The message bus cannot be reached" in err
+    assert [cell.transport_url for cell in cells.list_cells(database)] == [away]
 
 
 def test_a_database_without_the_schema_is_refused_in_one_sentence(run: Any) -> None:
