@@ -35,7 +35,7 @@ class DrillRun(OnServers, ShowOne):
         argument("drill", choices=list(DRILLS), metavar="DRILL", help=f"Drill to run, one of: {', '.join(DRILLS)}"),
         argument("--seed", type=int, help="Random seed (default: the time)"),
         argument("--seconds", type=positive, default=30.0, help="Duration of the drill (default: %(default)s)"),
-        argument("--clients", type=count(), default=8, help="Number of clients (default: %(default)s)"),
+        argument("--clients", type=count(), default=8, help="Number of clients (default: %(default)s); race has 16"),
     )
     _findings: Sequence[str] = ()
 

@@ -90,8 +90,9 @@ CONDUCTOR = [
         "delete_patience",
         default=60.0,
         min=0.0,
-        help="Seconds after which an instance counts as deleted even if its host does not answer. What it holds there "
-        "stays allocated until its guest is known to be gone.",
+        help="Seconds after which an instance counts as deleted even if its host does not answer; a host that is "
+        "forced down is not waited for. What the instance holds there stays allocated until its guest is known to be "
+        "gone.",
     ),
     cfg.FloatOpt(
         "record_retention",

@@ -86,26 +86,30 @@ class CellDeletes(CellPart):
     def destroy(self, operation: Operation) -> CommitStep:
         """Destroy the guest on each host that may have one; repeat until all have answered, at most for the patience.
 
-        Do not wait for attempts that are being cleaned up: residues hold the amounts of their guests.
+        Do not wait for attempts that are being cleaned up: residues hold the amounts of their guests. Do not wait for
+        hosts that are forced down either.
         """
         attempts = self._cell.database.read(lambda connection: self._to_destroy(connection, operation.subject))
         faults: list[str] = []
         gone: list[AttemptRecord] = []
+        silent: set[str] = set()
         for attempt in attempts:
             fault = self._cell.agents.why_left(operation, attempt)
             if fault is None:
                 gone.append(attempt)
             else:
                 faults.append(f"{attempt.host}: {fault}")
+                silent.add(attempt.host)
+        waits = any(not self._cell.forced_down.has(host) for host in silent)
 
         def record(connection: Connection) -> Outcome:
             self._cell.records.lock(connection, operation.subject)
             for attempt in gone:
                 self._cell.records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
-            if faults and self._cell.operations.age(connection, operation) < self._cell.options.delete_patience:
+            if waits and self._cell.operations.age(connection, operation) < self._cell.options.delete_patience:
                 return Retry("; ".join(faults))
-            # All have answered, or the patience is over. Record the release with the present results, so that a
-            # repeated request has the same content even if a host reports meanwhile.
+            # No answer is waited for any more. Record the release with the present results, so that a repeated request
+            # has the same content even if a host reports meanwhile.
             guests_gone = self._guests_gone(connection, operation.subject)
             left = operation.read(DestroyAllStep).left
             return Next("release", ReleaseAllStep(leave_residue=bool(faults), guests_gone=guests_gone, left=left))

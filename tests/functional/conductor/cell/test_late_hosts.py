@@ -124,6 +124,36 @@ def test_an_instance_whose_host_does_not_answer_is_deleted_and_the_host_keeps_a_
     wait_until(lambda: world.pending("cell") == 0)
 
 
+def test_deleting_does_not_wait_for_a_host_that_is_declared_down(world: World) -> None:
+    world.restart("cell", delete_patience=3600.0)
+    [uuid] = world.build()
+    attempt_id = world.becomes(uuid, "active").attempts[0].attempt_id
+    world.agent.no_reply_to_destroy = world.placement.declared_down = {"a"}
+
+    world.delete(uuid)
+
+    world.becomes(uuid, "deleted")
+    assert world.placement.residues == {attempt_id: node("a")}
+    world.agent.no_reply_to_destroy = set()
+    wait_until(lambda: not world.placement.residues)
+    assert world.agent.guests == {}
+
+
+def test_deleting_waits_for_a_host_that_is_not_declared_down_beside_one_that_is(world: World) -> None:
+    world.restart("cell", delete_patience=3600.0)
+    world.agent.failing = {"a"}
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    world.agent.no_reply_to_destroy, world.placement.declared_down = {"b"}, {"a"}
+
+    world.delete(uuid)
+
+    wait_until(lambda: world.pending("cell") == 1)
+    assert world.show(uuid).state == "deleting"
+    world.placement.declared_down = {"a", "b"}
+    world.becomes(uuid, "deleted")
+
+
 def test_deleting_does_not_wait_for_a_host_that_is_being_cleaned_up(world: World) -> None:
     world.restart("cell", build_timeout=1.0)
     world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
