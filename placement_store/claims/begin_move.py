@@ -55,10 +55,11 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
     # Before anything is locked, since this creates groups that do not exist yet.
     group_ids = claims.bind_groups(connection, [new])
     instance = require_movable(connection, new.consumer_uuid, new.consumer_generation, move)
-    keys = providers.keys_of(connection, {new.root_provider_uuid, *new.allocations})
+    wanted = {new.root_provider_uuid, *new.allocations}
+    keys = providers.keys_found(connection, {*wanted, *move.held.allocations})
+    # Not those of the source: a reshape may have emptied one of them since the claim, so that it was deleted.
+    providers.require(wanted, keys)
     held = released_amounts.claimed_with(connection, move.held, names)
-    # A reshape may have emptied a provider of the source since the claim, so that it was deleted.
-    keys |= providers.keys_found(connection, move.held.allocations)
     root_id = keys[new.root_provider_uuid].root_id
     places = MovePlaces.of(keys, instance.root_provider_id, root_id, held, new.allocations)
     # Foreign allocations stay with the instance where it still uses the provider; elsewhere the migration keeps them,

@@ -70,9 +70,10 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     holding = claims.placed_by(found, message.consumer_uuid, message.claim_id)
     claims.require_releasable(holding, message)
     requests = [part.allocations for part in (message.released, message.claimed, message.held) if part is not None]
-    keys = providers.keys_of(connection, {message.root_provider_uuid, *message.claimed.allocations})
-    # A reshape may have emptied a provider of the claim, so that it is deleted by now.
-    keys |= providers.keys_found(connection, {uuid for request in requests for uuid in request})
+    wanted = {message.root_provider_uuid, *message.claimed.allocations}
+    keys = providers.keys_found(connection, wanted.union(*requests))
+    # Not those of the former claim: a reshape may have emptied one of them, so that it is deleted by now.
+    providers.require(wanted, keys)
     claimed = allocations.numbered(amounts_of(message.claimed.allocations), keys, names, connection)
     # Find out which allocations the consumer keeps and which it releases; in a move, also which the migration gets or
     # returns.

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
+from support.databases.statements import statements_of
 from support.placement_store.builders import Store
 from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk, row
 
@@ -243,3 +244,18 @@ def test_each_step_of_a_move_reads_the_providers_of_a_consumer_on_its_host_once(
     finally:
         event.remove(store.database.engine, "before_cursor_execute", note)
     assert set(begun.values()) == set(read.values()) == {1}
+
+
+@pytest.mark.backends("sqlite", "mariadb")
+def test_each_step_of_a_move_reads_the_providers_that_it_names_once(
+    store: Store, i1: Moving, source: str, destination: str, pool: str
+) -> None:
+    def reads(statements: list[str]) -> int:
+        start = "SELECT resource_providers.uuid, resource_providers.id, resource_providers.root_provider_id FROM"
+        return sum(" ".join(statement.split()).startswith(start) for statement in statements)
+
+    with statements_of(store.database) as begun:
+        i1.begin({destination: SMALL, **disk(pool, 50)})
+    with statements_of(store.database) as swapped:
+        i1.swap({source: SMALL, **disk(pool, 50)})
+    assert (reads(begun), reads(swapped)) == (1, 1)
