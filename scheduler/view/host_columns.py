@@ -1,6 +1,7 @@
 """The columns of the host cache other than inventories: a value, or a set of names, for each host."""
 
 import hashlib
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,8 +26,11 @@ class HostColumns:
         }
         self._sets = {name: BitsetColumns() for name in ("traits", "root_traits", "aggregates", "root_aggregates")}
         self._columns: Mapping[str, Column[Any] | BitsetColumns] = {**self._values, **self._sets}
-        self._zones: dict[str, int] = {}
-        self._cells: dict[str, int] = {}
+        #: The code of each availability zone and of each cell, by column. Codes are never reused.
+        self._codes: dict[str, dict[str, int]] = {"zone_codes": {}, "cell_codes": {}}
+        self._next_code = itertools.count()
+        #: The columns in which a code may be left without a host.
+        self._left: set[str] = set()
 
     def set_host(self, row: int, host: HostRow) -> None:
         """Write the columns that come from a host's row of the registry."""
@@ -34,14 +38,22 @@ class HostColumns:
             "alive": host.up,
             "forced_down": host.forced_down,
             "disabled": host.disabled,
-            "zone_codes": self._zones.setdefault(host.availability_zone, len(self._zones)),
-            "cell_codes": self._cells.setdefault(host.cell_uuid, len(self._cells)),
+            "zone_codes": self._code("zone_codes", row, host.availability_zone),
+            "cell_codes": self._code("cell_codes", row, host.cell_uuid),
             "ties": tie_of(host),
             "io_op_counts": host.io_ops,
             "failed_build_counts": host.failed_builds,
         }
         for name, value in values.items():
             self._values[name].put(row, value)
+
+    def _code(self, column: str, row: int, name: str) -> int:
+        """Return the code of a host's zone or cell, a new one for a new name."""
+        known = self._codes[column]
+        code = known[name] if name in known else known.setdefault(name, next(self._next_code))
+        if self._values[column][row] != code:
+            self._left.add(column)
+        return code
 
     def set_tree(self, row: int, tree: CachedTree | None) -> None:
         """Write the columns that come from a host's provider tree; None if it has no tree."""
@@ -57,13 +69,20 @@ class HostColumns:
 
     def resize(self, length: int) -> None:
         """Cut off rows at the end, or add empty ones."""
+        if length < len(self._values["cell_codes"]):
+            self._left.update(self._codes)
         for column in self._columns.values():
             column.resize(length)
 
     def frozen(self) -> dict[str, Any]:
         """Return the current columns by field name, in arrays that never change."""
-        # The live dicts of codes: they only grow, and no row of the snapshot has a code that was added later.
-        codes = {"zones": self._zones, "cells": self._cells}
+        for name in self._left:
+            # In a new dict: earlier snapshots have the former one.
+            present = set(np.unique(self._values[name].frozen()).tolist())
+            self._codes[name] = {key: code for key, code in self._codes[name].items() if code in present}
+        self._left.clear()
+        # The live dicts of codes: no row of the snapshot has a code that is added later.
+        codes = {"zones": self._codes["zone_codes"], "cells": self._codes["cell_codes"]}
         return codes | {name: column.frozen() for name, column in self._columns.items()}
 
 

@@ -62,6 +62,25 @@ def test_a_host_shows_what_its_provider_has_whichever_was_read_first() -> None:
         assert shown.snapshot().free("VCPU").tolist() == [5.0]
 
 
+def test_a_cell_and_a_zone_are_forgotten_with_their_last_host_and_earlier_snapshots_keep_them() -> None:
+    hosts = [host_row(1), host_row(2, cell_uuid=CELLS[1], availability_zone="west"), host_row(3)]
+    shown = host_cache(hosts)
+    before = shown.snapshot()
+    assert (set(before.cells), set(before.zones)) == (set(CELLS), {"nova", "west"})
+    shown.update(gone_hosts=[2])
+    without = shown.snapshot()
+    assert (set(without.cells), set(without.zones)) == ({CELLS[0]}, {"nova"})
+    assert not without.in_cell(CELLS[1]).any()
+    assert without.in_cell(CELLS[0]).tolist() == [True, True]
+    # Into another zone, and back into the cell that was forgotten.
+    shown.update(hosts=[host_row(1, availability_zone="east"), host_row(3, cell_uuid=CELLS[1])])
+    after = shown.snapshot()
+    assert (set(after.cells), set(after.zones)) == (set(CELLS), {"east", "nova"})
+    assert (after.in_cell(CELLS[0]).tolist(), after.in_cell(CELLS[1]).tolist()) == ([True, False], [False, True])
+    assert before.in_cell(CELLS[1]).tolist() == before.in_zone("west").tolist() == [False, True, False]
+    assert before.in_zone("east").tolist() == [False] * 3
+
+
 def test_a_snapshot_stays_unchanged_while_the_host_cache_changes() -> None:
     hosts = [host_row(number) for number in range(3)]
     shown = host_cache(hosts)
