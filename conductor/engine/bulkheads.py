@@ -326,10 +326,7 @@ class Bulkheads:
     def _run(self) -> None:
         with ThreadPool(_PROBES_AT_ONCE) as threads:
             while (bulkhead := self._next_due()) is not None:
-                try:
-                    threads.submit(self._probe, bulkhead)
-                except RuntimeError:  # the machine refuses the first thread
-                    self._probe(bulkhead)
+                threads.submit_or_do(self._probe, bulkhead)
 
     def _next_due(self) -> _Bulkhead | None:
         """Wait until a probe is due and a thread is free for it, and return its bulkhead; null when stopped."""

@@ -44,7 +44,7 @@ def _at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         return [work(item) for item in items]
     with ThreadPool(max_workers=min(len(items), CELLS_AT_ONCE)) as threads:
         # Copy the context: the log lines of these threads carry the request id too.
-        calls = [threads.submit(contextvars.copy_context().run, work, item) for item in items]
+        calls = [threads.submit_or_do(contextvars.copy_context().run, work, item) for item in items]
         return [call.result() for call in calls]
 
 
