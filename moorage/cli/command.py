@@ -16,7 +16,7 @@ from cliff.command import Command
 from cliff.lister import Lister
 from oslo_config import cfg
 
-from moorage import errors
+from moorage import errors, ids
 from moorage.cli import help as helps
 from moorage.cli import progress
 from moorage.cli.clients import CheckedClient, Clients
@@ -71,6 +71,13 @@ def not_negative(text: str) -> float:
     if not 0 <= seconds <= threading.TIMEOUT_MAX:
         raise argparse.ArgumentTypeError(f"must be a number of seconds from 0 to {threading.TIMEOUT_MAX:.0f}")
     return seconds
+
+
+def canonical_uuid(text: str) -> str:
+    """Parse a uuid in any spelling; return its canonical form."""
+    if (uuid := ids.canonical(text)) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a uuid")
+    return uuid
 
 
 def _number(text: str) -> float:

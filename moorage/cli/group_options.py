@@ -5,7 +5,6 @@ The names and formats are those of osc-placement. Options after `--group SUFFIX`
 """
 
 import argparse
-import uuid as uuids
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from moorage.cli.command import canonical_uuid
 from moorage.model import UNSUFFIXED, Amount, ResourceClassName, ResourceGroup, ResourceRequest, Suffix, TraitName
 
 #: The prefix for alternative traits in the value of `--required`, as in Placement's API.
@@ -34,7 +34,7 @@ def add_group_options(
     _add(parser, "--not-member-of", _uuids, "UUID[,UUID...]", "Forbidden aggregate; of several uuids, all of them")
     if not in_any_tree:
         return
-    tree, metavar = (str, "PROVIDER") if trees_by_name else (_uuid, "UUID")
+    tree, metavar = (str, "PROVIDER") if trees_by_name else (canonical_uuid, "UUID")
     _add(parser, "--in-tree", tree, metavar, "Use only providers of the tree of this provider", repeated="")
 
 
@@ -155,14 +155,6 @@ def _checked(value: Any, kind: Any, what: str) -> Any:
 _trait: Callable[[str], str] = partial(_checked, kind=TraitName, what="trait")
 
 
-def _uuid(text: str) -> str:
-    """Parse a uuid in any spelling; return its canonical form."""
-    try:
-        return str(uuids.UUID(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a valid uuid") from None
-
-
 def _amount(text: str) -> tuple[str, int]:
     name, _, amount = text.partition("=")
     if not amount.isdecimal():
@@ -178,7 +170,7 @@ def _required(text: str) -> tuple[bool, Sequence[str]]:
 
 
 def _uuids(text: str) -> Sequence[str]:
-    return tuple(_uuid(uuid) for uuid in text.split(","))
+    return tuple(map(canonical_uuid, text.split(",")))
 
 
 def _suffix(text: str) -> str:

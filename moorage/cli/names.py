@@ -1,8 +1,6 @@
 """Instances by name or uuid, as operators type them."""
 
-import uuid
-
-from moorage import errors
+from moorage import errors, ids
 from moorage.cli import lists
 from moorage.cli.lists import MessageClient
 from moorage.messages import ListInstances
@@ -17,10 +15,8 @@ def instance_uuid(conductor: MessageClient, given: str) -> str:
     :raises InstanceNotFound: no instance has this name.
     :raises InvalidRequest: several instances have this name.
     """
-    try:
-        return str(uuid.UUID(given))
-    except ValueError:
-        pass
+    if uuid := ids.canonical(given):
+        return uuid
     found = [instance.uuid for instance in lists.instances(conductor, ListInstances(name=given))]
     if not found:
         raise errors.InstanceNotFound(kind="instance", name=given)

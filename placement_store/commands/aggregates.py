@@ -5,9 +5,8 @@ import argparse
 from cliff.lister import Lister
 
 from moorage import ids
-from moorage.cli.command import Table, argument
+from moorage.cli.command import Table, argument, canonical_uuid
 from moorage.messages import SetAggregates
-from placement_store.commands import argument_types
 from placement_store.commands.placement_command import GENERATION, ProviderCommand, find
 
 
@@ -26,7 +25,7 @@ class ProviderAggregateSet(ProviderCommand, Lister):
     """
 
     arguments = (
-        argument("aggregate", nargs="*", type=argument_types.uuid, help="Aggregate (uuid)"),
+        argument("aggregate", nargs="*", type=canonical_uuid, help="Aggregate (uuid)"),
         GENERATION,
     )
 

@@ -10,7 +10,7 @@ from cliff.command import Command
 from cliff.lister import Lister
 
 from moorage import errors, ids
-from moorage.cli.command import Argument, ShownValue, Table, argument, shown
+from moorage.cli.command import Argument, ShownValue, Table, argument, canonical_uuid, shown
 from moorage.messages import DeleteAllocations, GetAllocations, PutAllocations
 from moorage.model import Consumer, ConsumerAllocations, ProviderAmounts, Resources
 from moorage.model.allocations import Amounts, amounts_of
@@ -32,7 +32,7 @@ class _Resources(ShownValue):
 
 
 class _ConsumerCommand(PlacementCommand):
-    arguments: Sequence[Argument] = (argument("consumer", type=argument_types.uuid, help="Consumer (uuid)"),)
+    arguments: Sequence[Argument] = (argument("consumer", type=canonical_uuid, help="Consumer (uuid)"),)
 
     def consumer(self, uuid: str) -> Consumer | None:
         """Return a consumer; null if it does not exist."""

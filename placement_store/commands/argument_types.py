@@ -4,7 +4,6 @@ Each function is an argparse type: it takes the text of an argument, returns its
 """
 
 import argparse
-import uuid as uuids
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,14 +27,6 @@ class TypedAllocation(NamedTuple):
 
     provider: str
     resources: Resources
-
-
-def uuid(text: str) -> str:
-    """Parse a uuid; return its canonical form."""
-    try:
-        return str(uuids.UUID(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a uuid") from None
 
 
 def database_url(text: str) -> str:

@@ -14,7 +14,7 @@ from oslo_config import cfg
 from moorage import errors, ids
 from moorage.bus.calling import mask_url
 from moorage.cli.clients import Clients
-from moorage.cli.command import Configured, Record, Table, argument, shown
+from moorage.cli.command import Configured, Record, Table, argument, canonical_uuid, shown
 from moorage.config.options import main_database
 from moorage.db.database import Database
 from moorage.messages import ShowInCell
@@ -55,7 +55,7 @@ class CellCreate(Configured, ShowOne):
 
     arguments = (
         argument("name", type=_name, help="Name of the cell"),
-        argument("--uuid", type=argument_types.uuid, help="Uuid of the cell (default: a new one)"),
+        argument("--uuid", type=canonical_uuid, help="Uuid of the cell (default: a new one)"),
         argument(
             "--transport-url",
             type=lambda text: text or None,

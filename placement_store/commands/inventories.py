@@ -22,7 +22,6 @@ from placement_store.commands.placement_command import (
     GENERATION,
     PlacementCommand,
     ProviderCommand,
-    as_uuid,
     find,
     retry_on_stale_view,
 )
@@ -100,7 +99,7 @@ class InventorySet(PlacementCommand, Lister):
         return ("resource_provider", "resource_class", *INVENTORY_FIELDS), rows
 
     def _members(self, named: str) -> list[str]:
-        aggregate = as_uuid(named)
+        aggregate = ids.canonical(named)
         if aggregate is None:
             raise errors.InvalidRequest(path="--aggregate", reason=f"{named!r} is not the uuid of an aggregate")
         asked = ListResourceProviders(matching=ResourceGroup(member_of=((aggregate,),)))

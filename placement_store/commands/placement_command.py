@@ -3,13 +3,12 @@
 import argparse
 import functools
 import logging
-import uuid as uuids
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from msgspec.structs import replace
 
-from moorage import errors
+from moorage import errors, ids
 from moorage.cli.command import Argument, Configured, argument
 from moorage.cli.lists import MessageClient
 from moorage.config.options import main_database
@@ -85,7 +84,7 @@ class PlacementCommand(Configured):
 
         :raises ProviderNotFound: no provider has that name.
         """
-        return as_uuid(named) or find(self.placement, named).uuid
+        return ids.canonical(named) or find(self.placement, named).uuid
 
     def in_named_tree(self, group: ResourceGroup) -> ResourceGroup:
         """Resolve the ``in_tree`` of a group, a uuid or a name, to the uuid.
@@ -101,20 +100,12 @@ class ProviderCommand(PlacementCommand):
     arguments: Sequence[Argument] = (argument("provider", help="Provider (name or uuid)"),)
 
 
-def as_uuid(named: str) -> str | None:
-    """Return a uuid in its canonical form; null if the text is a name."""
-    try:
-        return str(uuids.UUID(named))
-    except ValueError:
-        return None
-
-
 def find(placement: MessageClient, named: str) -> ResourceProvider:
     """Find a provider by its uuid or its name.
 
     :raises ProviderNotFound: there is none.
     """
-    uuid = as_uuid(named)
+    uuid = ids.canonical(named)
     if uuid is not None:
         return placement.call(GetResourceProvider(uuid=uuid))
     for provider in placement.call(ListResourceProviders(name=named)) if named else []:

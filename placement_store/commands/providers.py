@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from moorage import errors, ids
 from moorage.cli import group_options, lists
-from moorage.cli.command import Record, ShownLines, ShownValue, Table, argument, one_of, shown
+from moorage.cli.command import Record, ShownLines, ShownValue, Table, argument, canonical_uuid, one_of, shown
 from moorage.messages import (
     CreateResourceProvider,
     DeleteResourceProvider,
@@ -20,7 +20,6 @@ from moorage.messages import (
     UpdateResourceProvider,
 )
 from moorage.model import ResourceGroup, ResourceProvider
-from placement_store.commands import argument_types
 from placement_store.commands.placement_command import PlacementCommand, ProviderCommand, find
 
 COLUMNS = ("uuid", "name", "generation", "root_provider_uuid", "parent_provider_uuid")
@@ -36,7 +35,7 @@ class ProviderCreate(PlacementCommand, ShowOne):
 
     arguments = (
         argument("name", help="Name of the provider; it must be unique"),
-        argument("--uuid", type=argument_types.uuid, help="Uuid of the provider (default: a new one)"),
+        argument("--uuid", type=canonical_uuid, help="Uuid of the provider (default: a new one)"),
         argument("--parent-provider", metavar="PROVIDER", help="Parent provider (name or uuid)"),
     )
 
@@ -60,7 +59,7 @@ class ProviderList(PlacementCommand, Lister):
 
     arguments = (
         argument("--name", help="List only the provider with this name"),
-        argument("--uuid", type=argument_types.uuid, help="List only the provider with this uuid"),
+        argument("--uuid", type=canonical_uuid, help="List only the provider with this uuid"),
         partial(group_options.add_group_options, trees_by_name=True),
     )
 

@@ -9,7 +9,7 @@ from cliff.show import ShowOne
 
 from moorage import errors, ids
 from moorage.cli import lists
-from moorage.cli.command import Record, ShownLines, Table, argument, shown
+from moorage.cli.command import Record, ShownLines, Table, argument, canonical_uuid, shown
 from moorage.messages import CreateServerGroup, DeleteServerGroup, GetServerGroup, ListServerGroups, ServerGroupState
 from moorage.model import GroupPolicy, ServerGroup
 from placement_store.commands import argument_types
@@ -41,7 +41,7 @@ class ServerGroupCreate(PlacementCommand, ShowOne):
         argument(
             "--project", type=argument_types.name, required=True, metavar="PROJECT", help="Project that owns the group"
         ),
-        argument("--uuid", type=argument_types.uuid, help="Uuid of the group (default: a new one)"),
+        argument("--uuid", type=canonical_uuid, help="Uuid of the group (default: a new one)"),
         argument(
             "--max",
             type=argument_types.members_on_host,
@@ -77,7 +77,7 @@ class ServerGroupList(PlacementCommand, Lister):
 
 
 class _ServerGroupCommand(PlacementCommand):
-    arguments = (argument("group", type=argument_types.uuid, help="Server group (uuid)"),)
+    arguments = (argument("group", type=canonical_uuid, help="Server group (uuid)"),)
 
 
 class ServerGroupShow(_ServerGroupCommand, ShowOne):

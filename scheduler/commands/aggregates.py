@@ -10,7 +10,7 @@ from cliff.show import ShowOne
 
 from moorage import ids
 from moorage.cli import lists
-from moorage.cli.command import ShownLines, shown
+from moorage.cli.command import ShownLines, canonical_uuid, shown
 from moorage.messages import (
     AddAggregateHost,
     CreateHostAggregate,
@@ -97,7 +97,7 @@ class AggregateCreate(_AggregateCommand, ShowOne):
         parser.add_argument("name", type=argument_types.name, help="Name of the aggregate; it must be unique")
         parser.add_argument(
             "--uuid",
-            type=argument_types.uuid,
+            type=canonical_uuid,
             help="Uuid of the aggregate; it may be that of an existing aggregate of resource providers (default: a new "
             "one)",
         )

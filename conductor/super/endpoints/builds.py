@@ -1,8 +1,6 @@
 """Serve the orders to build and to delete instances: record an operation, and leave it to the worker."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from uuid import UUID
 
 from sqlalchemy import Connection
 
@@ -75,6 +73,5 @@ def _check_names(message: BuildInstances) -> None:
         raise errors.InvalidRequest(path="$.names", reason=f"there are {given} names for {wanted} instances")
     for name in message.names:
         # A command accepts a name or a uuid, so a name must not look like a uuid.
-        with suppress(ValueError):
-            UUID(name)
+        if ids.canonical(name):
             raise errors.InvalidRequest(path="$.names", reason=f"{name} is a uuid, and no name")
