@@ -137,7 +137,7 @@ class CellSet(Configured, ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Change the cell and show it.
 
-        :raises ConfigurationError: nothing is to be changed.
+        :raises InvalidRequest: nothing is to be changed.
         """
         given = {name: getattr(parsed_args, name) for name in ("name", "transport_url", "database_connection")}
         changed = {name: value or None for name, value in given.items() if value is not None}
@@ -189,8 +189,8 @@ def _require_bus(command: Any, transport_url: str | None) -> None:
 
 def _require_database_connection(given: argparse.Namespace) -> None:
     if given.ddl_connection and not given.database_connection:
-        raise errors.ConfigurationError(
-            reason="--ddl-connection needs --database-connection: it is of the same database"
+        raise errors.InvalidRequest(
+            path="command line", reason="--ddl-connection needs --database-connection: it is of the same database"
         )
 
 

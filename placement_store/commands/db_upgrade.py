@@ -114,11 +114,11 @@ class DbUpgrade(Configured, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Upgrade, and return one row per place."""
         if parsed_args.cell and parsed_args.schema not in (None, "cell"):
-            raise errors.ConfigurationError(reason=f"a cell has no schema {parsed_args.schema}")
+            raise _not_together(f"a cell has no schema {parsed_args.schema}")
         if parsed_args.restored and (parsed_args.cell or parsed_args.schema not in (None, "main")):
-            raise errors.ConfigurationError(reason="--restored is about the main schema")
+            raise _not_together("--restored is about the main schema")
         if parsed_args.ddl_connection and not parsed_args.cell:
-            raise errors.ConfigurationError(reason="--ddl-connection needs --cell, because it is of one cell")
+            raise _not_together("--ddl-connection needs --cell, because it is of one cell")
         rows: list[tuple[Any, ...]] = []
         for place in self._places(parsed_args):
             self.elapsed.says(f"upgrading {f'the records of {place.cell}' if place.cell else f'schema {place.schema}'}")
@@ -163,6 +163,10 @@ class DbUpgrade(Configured, Lister):
         for cell in known:
             if name in (None, cell.name):
                 yield cell_place(self.conf, cell.name, cell.database_connection, ddl_connection)
+
+
+def _not_together(reason: str) -> errors.InvalidRequest:
+    return errors.InvalidRequest(path="command line", reason=reason)
 
 
 def _begin_history(place: Place) -> None:

@@ -81,7 +81,7 @@ class AuditShow(Configured, Lister):
         """Return a row for each finding, and one for each part that could not be read."""
         required(self.calling, "DEFAULT", "transport_url")
         if parsed_args.apply and not parsed_args.heal:
-            raise errors.ConfigurationError(reason="--apply needs --heal")
+            raise errors.InvalidRequest(path="command line", reason="--apply needs --heal")
         clients = self.clients(parsed_args.timeout or self.calling.rpc.call_timeout)
 
         def examined() -> Examination:

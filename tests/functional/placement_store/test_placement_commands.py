@@ -70,6 +70,26 @@ def test_an_invalid_change_of_a_cell_is_refused(operator: Operator, tmp_path: Pa
     assert operator.cells() == before
 
 
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("cell create cell9 --ddl-connection sqlite:///x", "--ddl-connection needs --database-connection: it is of"),
+        ("cell set cell0 --name x --ddl-connection sqlite:///x", "--ddl-connection needs --database-connection: it is"),
+        ("cell set cell0", "give at least one change"),
+        ("db upgrade --ddl-connection sqlite:///x", "--ddl-connection needs --cell"),
+        ("db upgrade --cell cell0 --schema main", "a cell has no schema main"),
+        ("db upgrade --cell cell0 --restored", "--restored is about the main schema"),
+        ("audit --apply", "--apply needs --heal"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_as_the_command_line_and_not_as_the_configuration(
+    operator: Operator, command: str, reason: str
+) -> None:
+    before = operator.cells()
+    assert operator.is_refused(command).startswith(f"The request is invalid at command line: {reason}")
+    assert operator.cells() == before
+
+
 def test_only_a_cell_without_hosts_is_deleted(operator: Operator) -> None:
     operator.rig.take(1, vcpus=1)
     operator.rig.take(2, vcpus=1)
