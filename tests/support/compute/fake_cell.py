@@ -13,10 +13,8 @@ from moorage.messages import (
     BuildFinished,
     Done,
     HostsReported,
-    ListCells,
     ListEndedAttempts,
     ListProviderTreesInCell,
-    LocateCell,
     ProvidersReported,
     ReportHostsInCell,
     ReportProviderTree,
@@ -26,24 +24,14 @@ from moorage.messages import (
 from moorage.messages.wire import Message, R
 from moorage.model import Cell, EndedAttempt, ReshapePlan, ResourceProvider
 from support.compute.fake_providers import FakeProviders
+from support.placement_store.fake_cell_list import FakeCellList
 
 
-class FakePlacement:
+class FakePlacement(FakeCellList):
     """Returns the cells."""
 
     def __init__(self, *cells: Cell) -> None:
         self.cells = list(cells)
-
-    @serves(ListCells)
-    def list_cells(self, message: ListCells) -> list[Cell]:
-        return self.cells
-
-    @serves(LocateCell)
-    def locate_cell(self, message: LocateCell) -> Cell:
-        for cell in self.cells:
-            if cell.name == message.name:
-                return cell
-        raise errors.CellNotFound(name=message.name)
 
 
 class FakeCell:

@@ -3,16 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from moorage import errors, ids
+from moorage import ids
 from moorage.bus.bus import serves
 from moorage.messages import (
     AcknowledgeRequests,
     DeleteAllocations,
     Done,
     EndMove,
-    ListCells,
     ListHostsDeclaredDown,
-    LocateCell,
     PutAllocations,
     ReportService,
     SwapClaim,
@@ -20,6 +18,7 @@ from moorage.messages import (
 from moorage.messages.wire import Mutation
 from moorage.model import Cell, ConsumerAllocations, Inventory, Move, ProviderAmounts
 from placement_store.claims.claim import NewClaim
+from support.placement_store.fake_cell_list import FakeCellList
 from support.placement_store.in_memory import InMemoryPlacement
 from support.placement_store.model import Held, described
 from support.placement_store.model.basis import Holder, Provider
@@ -30,7 +29,7 @@ AMOUNTS = {"VCPU": 1, "MEMORY_MB": 1024}
 PLENTY = {name: Inventory(total=10**6) for name in (*AMOUNTS, "DISK_GB", "VGPU", "NET_BW_EGR_KILOBIT_PER_SEC")}
 
 
-class FakePlacement(InMemoryPlacement):
+class FakePlacement(InMemoryPlacement, FakeCellList):
     """Keep the contract of the store, record calls, and fail if a test requests it."""
 
     def __init__(self) -> None:
@@ -157,17 +156,6 @@ class FakePlacement(InMemoryPlacement):
             return list(self.model.holders.items())
 
     # --- Cells and hosts --------------------------------------------------------------------------------------------
-
-    @serves(ListCells)
-    def list_cells(self, message: ListCells) -> list[Cell]:
-        return self.cells
-
-    @serves(LocateCell)
-    def locate_cell(self, message: LocateCell) -> Cell:
-        for cell in self.cells:
-            if cell.name == message.name:
-                return cell
-        raise errors.CellNotFound(name=message.name)
 
     @serves(ListHostsDeclaredDown)
     def list_hosts_declared_down(self, message: ListHostsDeclaredDown) -> list[str]:
