@@ -257,8 +257,8 @@ class Database:
             LOG.warning("The database of %s cannot be reached: %s", self.schema, fault.orig)
             return errors.StoreUnavailable(schema=self.schema, reason=faults.plain_reason(fault))
         if faults.is_refused(fault):
-            reason = f"{faults.refusal(fault)} ({self.url.render_as_string(hide_password=True)})"
-            return errors.StoreRefused(schema=self.schema, reason=reason)
+            reason = f"{faults.plain_reason(fault)} ({self.url.render_as_string(hide_password=True)})"
+            return errors.StoreRefused(schema=self.schema, reason=reason, remedy=faults.remedy(fault))
         if faults.is_too_long(fault):
             LOG.warning("A statement took too long for the database of %s: %s", self.schema, fault.statement)
             return errors.Overloaded(reason=f"a statement took too long for the database of {self.schema}")

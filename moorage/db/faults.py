@@ -1,6 +1,7 @@
 """Classify a database's exceptions by the driver's error code, never by its text."""
 
 import sqlite3
+from collections.abc import Mapping
 
 from sqlalchemy import exc
 
@@ -19,14 +20,28 @@ _LOCK_WAIT = _mysql(1205)
 #: Run the transaction again after: a deadlock; a lock wait; a row that has changed since the snapshot (MariaDB with
 #: innodb_snapshot_isolation); a table that was rebuilt since then, for instance by OPTIMIZE TABLE.
 _COLLISION = _LOCK_WAIT | _mysql(1213, 1020, 1412) | _sqlite(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-#: A wrong user or password; no privileges on the database; no such database; a user who may log in only by a socket, or
-#: not from this machine; no privileges on a table or column; a locked account (MySQL, MariaDB); an expired password; a
-#: database that was dropped while the connection was open.
-_REFUSED = _mysql(1044, 1045, 1046, 1049, 1698, 1130, 1142, 1143, 3118, 4151, 1820, 1862)
-#: No such table, for instance while the database is being restored.
+#: What to change when the server refuses to serve, by its code.
+_REMEDIES: Mapping[int, str] = {
+    1045: "check user and password",
+    # The account has no password, or logs in through a socket.
+    1698: "check the user, and how this account logs in",
+    1130: "check the user, and from which machines it may log in",
+    **dict.fromkeys((3118, 4151), "unlock this account"),
+    **dict.fromkeys((1820, 1862), "give this account a new password: the old one has expired"),
+    1044: "check the database name, and the privileges of this user on it",
+    1049: "check the database name",
+    # The database was dropped while the connection was open.
+    1046: "check whether the database exists",
+    # On a table, and on a column.
+    **dict.fromkeys((1142, 1143), "grant this user the privilege that it lacks"),
+    # For instance while the database is being restored.
+    1146: "restore the database, or create its tables with `moorage db upgrade`",
+    # A statement-based binary log does not allow writes at READ COMMITTED.
+    1665: "set its binlog_format to MIXED or ROW",
+}
+_REFUSED = _mysql(*_REMEDIES)
+#: It depends on the database and not on the connection to it.
 _NO_TABLE = _mysql(1146)
-#: A statement-based binary log, which does not allow writes at READ COMMITTED.
-_LOGS_STATEMENTS = _mysql(1665)
 #: A statement has taken too long: MariaDB's code, and MySQL's.
 _TOO_LONG = _mysql(1969, 3024)
 #: The server cannot be reached, or the connection to it is lost. Codes from 2000 are those of the client.
@@ -100,7 +115,7 @@ def is_unreachable(fault: BaseException) -> bool:
 
 def is_refused(fault: BaseException) -> bool:
     """Return whether the server refuses this user, this database, a table or all writes; a retry would not help."""
-    return _code(fault) in _REFUSED | _NO_TABLE | _LOGS_STATEMENTS
+    return _code(fault) in _REFUSED
 
 
 def is_of_connection(fault: BaseException) -> bool:
@@ -108,13 +123,13 @@ def is_of_connection(fault: BaseException) -> bool:
 
     A connection keeps the privileges on its database and the format of the binary log from the time when it was made.
     """
-    return is_away(fault) or _code(fault) in _REFUSED | _LOGS_STATEMENTS
+    return is_away(fault) or _code(fault) in _REFUSED - _NO_TABLE
 
 
-def refusal(fault: exc.DBAPIError) -> str:
-    """Return why the server refuses, and what to change there if the driver's text does not contain it."""
-    advice = "set its binlog_format to MIXED or ROW: " if _code(fault) in _LOGS_STATEMENTS else ""
-    return advice + plain_reason(fault)
+def remedy(fault: exc.DBAPIError) -> str:
+    """Return what to change when the server refuses to serve."""
+    _, code = _code(fault) or ("", 0)
+    return _REMEDIES[code]
 
 
 def plain_reason(fault: exc.DBAPIError) -> str:

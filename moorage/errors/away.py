@@ -18,13 +18,15 @@ class StoreUnavailable(Unavailable):
 
 
 class StoreRefused(StoreUnavailable):
-    """The {schema} database server refuses the connection: {reason}; check user, password and database name.
+    """The {schema} database server refuses to serve: {reason}; {remedy}.
 
     A service with such a URL does not start, and does not wait: see `[database] connection`, `[conductor] connection`,
     or the URL that `moorage cell list` shows for the cell.
     """
 
     code = "moorage.store_refused"
+    #: What to change; a peer of a former release does not send it.
+    remedy: str = "check user, password, database name and privileges"
 
 
 class SchemaInUse(Unavailable):

@@ -37,19 +37,31 @@ def wrong(url: str, *, password: bool) -> str:
 def test_a_database_that_refuses_a_login_is_not_waited_for(mariadb_url: str, *, password: bool) -> None:
     url = wrong(mariadb_url, password=password)
     begun = time.monotonic()
-    with pytest.raises(errors.StoreRefused, match="check user, password and database name") as caught:
+    remedy = r"\); check user and password\.$" if password else r"\); check the database name\b"
+    with pytest.raises(errors.StoreRefused, match=remedy) as caught:
         until_available(lambda: Database(url, "main").read(lambda connection: None), "the main database")
     assert time.monotonic() - begun < 5
     assert ":wrong@" not in str(caught.value)
     assert "127.0.0.1" in str(caught.value)
 
 
-#: Reasons for which the server refuses an account, and the statements that cause them.
+#: Reasons for which the server refuses an account: the statements that cause them, and the remedies that it names.
 REFUSALS = {
-    "from another machine": "",
-    "locked": "ALTER USER refused_user@'127.0.0.1' ACCOUNT LOCK",
-    "expired": "ALTER USER refused_user@'127.0.0.1' PASSWORD EXPIRE",
-    "may only read": "REVOKE INSERT ON `{name}`.* FROM refused_user@'127.0.0.1'",
+    "from another machine": ("", "check user and password|check the user, and from which machines it may log in"),
+    "locked": ("ALTER USER refused_user@'127.0.0.1' ACCOUNT LOCK", "unlock this account"),
+    "expired": ("ALTER USER refused_user@'127.0.0.1' PASSWORD EXPIRE", "give this account a new password"),
+    "may only read": (
+        "REVOKE INSERT ON `{name}`.* FROM refused_user@'127.0.0.1'",
+        "grant this user the privilege that it lacks",
+    ),
+    "not on this database": (
+        "REVOKE ALL PRIVILEGES ON `{name}`.* FROM refused_user@'127.0.0.1'",
+        "check the database name, and the privileges of this user on it",
+    ),
+    "by a socket only": (
+        "ALTER USER refused_user@'127.0.0.1' IDENTIFIED VIA unix_socket",
+        "check the user, and how this account logs in",
+    ),
 }
 
 
@@ -61,14 +73,15 @@ def test_a_database_that_refuses_an_account_is_not_waited_for(
     mariadb.execute(f"CREATE TABLE `{url.database}`.seen (n INT)")
     mariadb.execute("CREATE OR REPLACE USER refused_user@'127.0.0.1' IDENTIFIED BY 'secret'")
     mariadb.execute(f"GRANT SELECT, INSERT ON `{url.database}`.* TO refused_user@'127.0.0.1'")
-    if REFUSALS[why]:
-        mariadb.execute(REFUSALS[why].format(name=url.database))
+    statement, remedy = REFUSALS[why]
+    if statement:
+        mariadb.execute(statement.format(name=url.database))
     else:
         url = url.update_query_dict({"bind_address": "127.0.0.9"})
     database = Database(
         url.set(username="refused_user", password="secret").render_as_string(hide_password=False), "main", pool_size=1
     )
-    with pytest.raises(errors.StoreRefused, match="check user") as caught:
+    with pytest.raises(errors.StoreRefused, match=rf"\); ({remedy})") as caught:
         until_available(
             lambda: database.write(lambda connection: connection.execute(text("INSERT INTO seen VALUES (1)"))),
             "the main database",
@@ -110,10 +123,10 @@ def test_a_database_that_is_dropped_and_restored_is_used_again(mariadb: MariaDBS
         assert seen() == []
         mariadb.execute(f"DROP DATABASE `{name}`")
         for _ in range(2):  # on the old connection, and on a new one
-            with pytest.raises(errors.StoreRefused, match="check user, password and database name"):
+            with pytest.raises(errors.StoreRefused, match=r"\); (check the database name|restore the database)"):
                 seen()
         mariadb.execute(f"CREATE DATABASE `{name}`")
-        with pytest.raises(errors.StoreRefused, match="seen' doesn't exist"):
+        with pytest.raises(errors.StoreRefused, match=r"seen' doesn't exist.*\); restore the database, or create it"):
             seen()
         mariadb.execute(f"CREATE TABLE `{name}`.seen SELECT 7 AS n")
         assert seen() == [7]
@@ -122,7 +135,7 @@ def test_a_database_that_is_dropped_and_restored_is_used_again(mariadb: MariaDBS
 def test_a_database_with_a_statement_based_binlog_is_not_waited_for(mariadb_url: str) -> None:
     database = Database(mariadb_url, "main", pool_size=1)
     refuse = text("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1665")
-    with pytest.raises(errors.StoreRefused, match="set its binlog_format to MIXED or ROW"):
+    with pytest.raises(errors.StoreRefused, match=r"\); set its binlog_format to MIXED or ROW\."):
         until_available(lambda: database.write(lambda connection: connection.execute(refuse)), "the main database")
     database.close()
 
@@ -132,7 +145,7 @@ def test_the_placement_api_reports_a_refused_login_before_it_starts_a_worker(mar
     done = run_forked([*words, wrong(mariadb_url, password=True)], tmp_path)
     output = done.stdout + done.stderr
     assert done.returncode == 1
-    assert output.count("check user, password and database name") == 1
+    assert output.count("; check user and password.") == 1
     assert ":wrong@" not in output
     assert "Booting worker" not in output
 
