@@ -25,7 +25,7 @@ from sqlalchemy import (
 from moorage import errors
 from moorage.messages.wire import decode
 from moorage.model import Inventory
-from moorage.model.basis import Amount, ConsumerType, NewName, ResourceClassName, TraitName, Uuid
+from moorage.model.basis import Amount, ConsumerType, Name, NewName, ResourceClassName, TraitName, Uuid
 from placement_store.importing.content import Content, ImportedConsumer, ImportedProvider, Times
 
 #: The most faults of a source that are shown.
@@ -234,8 +234,9 @@ class _Reading:
     def _consumers(self, holding: set[str]) -> tuple[dict[str, ImportedConsumer], dict[str, Times]]:
         """Read the consumers with allocations: Placement deletes the others, but sometimes late."""
         projects, users, types = (
-            self._by_id(_PROJECTS, "external_id", NewName),
-            self._by_id(_USERS, "external_id", NewName),
+            # Consumers over RPC and HTTP may have such ids as well: nothing in the store is unique by them.
+            self._by_id(_PROJECTS, "external_id", Name),
+            self._by_id(_USERS, "external_id", Name),
             self._by_id(_TYPES, "name", ConsumerType),
         )
         found: dict[str, ImportedConsumer] = {}

@@ -14,7 +14,7 @@ from support.databases import migrated
 from support.http.differential.servers import Server, published
 from support.http.placement_database import PlacementDatabase
 
-from moorage import failpoints
+from moorage import failpoints, ids
 from moorage.cli.shell import main
 from moorage.config import options
 from moorage.db.database import Database
@@ -239,6 +239,35 @@ def sqlite_target(tmp_path: Path) -> Iterator[Target]:
     made = Target(tmp_path, f"sqlite:///{tmp_path}/main.sqlite")
     yield made
     made.database.close()
+
+
+@pytest.mark.parametrize("table", ["projects", "users"])
+def test_ids_of_projects_and_users_may_end_with_a_blank_as_over_http_and_rpc(
+    copied: Path, target: Target, table: str
+) -> None:
+    with closing(sqlite3.connect(copied)) as changed:
+        changed.execute(f"UPDATE {table} SET external_id = external_id || ' '")
+        changed.commit()
+    assert imported(target, f"sqlite:///{copied}") == 0
+    column = f"{table.removesuffix('s')}_id"
+    owners = {getattr(one, column) for one in target.content().consumers.values()}
+    assert owners
+    assert all(owner.endswith(" ") for owner in owners)
+    server, provider, consumer = target.server(), ids.fresh(), ids.fresh()
+    allocations = {provider: {"resources": {"VCPU": 1}}}
+    who = {"project_id": "p", "user_id": "u", column: "another "}
+    for method, path, sent in (
+        ("POST", "/resource_providers", {"name": "new", "uuid": provider}),
+        (
+            "PUT",
+            f"/resource_providers/{provider}/inventories",
+            {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 1}}},
+        ),
+        ("PUT", f"/allocations/{consumer}", {"allocations": allocations, "consumer_generation": None, **who}),
+    ):
+        reply = server.ask(method, path, "1.28", json.dumps(sent).encode(), {})
+        assert reply.status_int in (200, 204), reply.text
+    assert gets(server, f"/allocations/{consumer}")[1][column] == "another "
 
 
 @pytest.mark.parametrize(("statement", "reason"), FAULTS.items(), ids=FAULTS.values())
