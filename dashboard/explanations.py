@@ -8,6 +8,7 @@ from moorage import errors
 from moorage.cli.lists import MessageClient
 from moorage.messages import ExplainRequest, ShowInstance
 from moorage.model import Explanation, Flavor, Instance, RequestSpec
+from moorage.model.states import UNDER_WAY
 from scheduler.commands.explain import present_request
 
 #: The states in which an instance requests nothing any more.
@@ -39,6 +40,7 @@ def _question(instance: Instance, hosts: tuple[str, ...]) -> ExplainRequest:
     return ExplainRequest(
         request_spec=present_request(instance, instance.request_spec),
         instance_uuid=instance.uuid,
+        under_way=instance.state in UNDER_WAY,
         hosts=tuple(dict.fromkeys((*hosts, *own))),
     )
 

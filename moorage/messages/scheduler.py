@@ -71,10 +71,15 @@ class ExplainRequest(Message[Explanation], ToScheduler, frozen=True, kw_only=Tru
 
     method = "explain"
     version = "1.4"
+    since: ClassVar = {"under_way": "1.7"}
+    guards: ClassVar = frozenset({"under_way"})
     request_spec: RequestSpec
     #: The number of instances to be placed together.
     instances: Annotated[int, Meta(ge=1, le=MAX_INSTANCES)] = 1
     instance_uuid: Uuid | None = None
+    #: Whether the instance is being built, moved, rebuilt or unshelved, so that its host's load has it. Only its cell
+    #: knows.
+    under_way: bool | None = None
     moving: MoveKind | None = None
     #: Hosts to be explained: why they were refused, or their rank.
     hosts: Annotated[tuple[Name, ...], Meta(max_length=20)] = ()

@@ -39,6 +39,8 @@ InstanceState = Literal[
     "deleting",
     "deleted",
 ]
+#: The states in which its hosts count an instance among the servers under way (`io_ops`).
+UNDER_WAY: frozenset[InstanceState] = frozenset({"building", "moving", "unshelving", "rebuilding"})
 
 # An attempt: one try at building, moving or unshelving an instance, on one host.
 #

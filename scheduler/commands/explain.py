@@ -24,6 +24,7 @@ from moorage.messages import (
 )
 from moorage.messages.wire import decode_strictly
 from moorage.model import Destination, Explanation, Instance, MoveKind, RequestSpec
+from moorage.model.states import UNDER_WAY
 from scheduler.commands.explain_format import fields
 
 #: Exit statuses.
@@ -157,6 +158,7 @@ class Explain(Configured, ShowOne):
             request_spec=spec,
             instances=given.count,
             instance_uuid=None if instance is None else instance.uuid,
+            under_way=None if instance is None else instance.state in UNDER_WAY,
             moving=given.moving,
             hosts=tuple(hosts),
             what_if=given.what_if,

@@ -305,7 +305,8 @@ class _PlanInput:
         if context.neighbours:
             view = view.with_neighbours(context.neighbours)
         if context.source is not None:
-            view = without_instance(view, context.source, self.message.request_spec.image.properties)
+            image_properties = self.message.request_spec.image.properties
+            view = without_instance(view, context.source, image_properties, under_way=context.under_way)
         if (instances := len(self.message.instance_uuids)) > 1:
             planned = PlannedView.of(view, resource_classes, instances)
             return planned, planned

@@ -35,6 +35,8 @@ class RequestContext:
     source: str | None = None
     #: Servers that the request's hints name, by the root provider they are placed on.
     neighbours: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    #: Whether the reported load of the source may have this instance among the servers under way.
+    under_way: bool = False
 
     def growth(self, provider_uuid: str, resources: Resources) -> Resources:
         """Return by how much a claim of ``resources`` raises the amounts that the instance holds of a provider."""

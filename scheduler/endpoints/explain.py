@@ -83,6 +83,7 @@ class ExplainedDecision(Decision[Explanation]):
                 if moving is not None:
                     raise errors.ConsumerNotFound(name=uuid)
                 return context
+            context = replace(context, under_way=bool(self._explained.under_way))
             return _of_instance(connection, context, holding, moving, environment.names)
 
         return environment.database.read(read)

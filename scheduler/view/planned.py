@@ -88,26 +88,33 @@ class PlannedView(Snapshot):
         return None
 
 
-def without_instance(view: Snapshot, node_uuid: str, image_properties: Mapping[str, str]) -> Snapshot:
+def without_instance(
+    view: Snapshot, node_uuid: str, image_properties: Mapping[str, str], *, under_way: bool
+) -> Snapshot:
     """Return a view for a request of an instance, which does not count on the compute node that it is placed on.
 
     :param image_properties: the properties of the instance's image.
+    :param under_way: whether it is among the servers under way there.
     """
     row = view.names.by_compute_node.get(node_uuid)
     if row is None:
         return view
     # The view may not have the instance yet, and cells report only some properties.
-    placed = view.placed.copy()
+    placed, io_op_counts = view.placed.copy(), view.io_op_counts
     placed[row] = max(placed[row] - 1, 0)
+    if under_way:
+        io_op_counts = io_op_counts.copy()
+        io_op_counts[row] = max(io_op_counts[row] - 1, 0)
+    view = replace(view, placed=frozen(placed), io_op_counts=frozen(io_op_counts))
     host, own = view.hosts[row], {f"{name}={value}" for name, value in image_properties.items()}
     counts = {pair: max(count - (pair in own), 0) for pair, count in host.image_properties.items()}
     if counts == host.image_properties:
         # The usual case: with the same hosts, their columns of attributes are kept as well.
-        return replace(view, placed=frozen(placed))
+        return view
     hosts = list(view.hosts)
     hosts[row] = replace(host, image_properties=counts)
     attributes = view.host_attributes.updated(hosts, [row])
-    return replace(view, placed=frozen(placed), hosts=hosts, host_attributes=attributes)
+    return replace(view, hosts=hosts, host_attributes=attributes)
 
 
 def filled_up(view: Snapshot, amounts: Resources, there: IntArray) -> Snapshot:

@@ -5,6 +5,7 @@ from support.scheduler.builders import CELLS, funnel, instance_uuids, select, sp
 from support.scheduler.moving_builders import build, instance_of, move
 from support.scheduler.rig import OneScheduler, Rig
 
+from filters.io_ops import IoOpsFilter
 from filters.num_instances import NumInstancesFilter
 from moorage import errors
 from moorage.ids import derived
@@ -178,6 +179,31 @@ def test_an_instance_does_not_count_among_the_servers_of_its_own_host(rig: Rig) 
     [[resized]] = scheduler.select(move("r2", uuid, claimed, "resize", vcpus=2))
     assert resized.service_host == "host0"
     assert int(scheduler.host_cache.snapshot().instances[0]) == 1
+
+
+def test_an_instance_under_way_does_not_count_in_the_load_of_its_own_host(rig: Rig) -> None:
+    rig.add_hosts([0])
+    scheduler = rig.scheduler(plugins=funnel(io_ops=IoOpsFilter({"max_io_ops_per_host": 2})))
+    build(rig, scheduler, "r1")
+    uuid = instance_of("r1")
+
+    def report(io_ops: int, at: float) -> None:
+        loads = {"host0": HostLoad(io_ops=io_ops)}
+        message = ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], loads=loads, loads_at=at)
+        rig.registry.report_hosts(message)
+
+    report(2, at=1.0)
+    assert explain(scheduler).chosen is None
+    assert explain(scheduler, instance_uuid=uuid, under_way=True).chosen == "host0"
+    for known in (None, False):
+        told = explain(scheduler, instance_uuid=uuid, under_way=known, hosts=("host0",))
+        assert told.named_hosts == {"host0": "has 2 servers under way, and may have 2"}
+    report(3, at=2.0)
+    assert explain(scheduler, instance_uuid=uuid, under_way=True).chosen is None
+    # The cell may not have reported it yet.
+    report(0, at=3.0)
+    assert explain(scheduler, instance_uuid=uuid, under_way=True).chosen == "host0"
+    assert scheduler.host_cache.snapshot().io_ops.tolist() == [0]
 
 
 def test_the_image_of_an_instance_does_not_count_on_its_own_host(rig: Rig) -> None:
