@@ -42,9 +42,16 @@ class OrderCommand(Configured, Lister):
         return super().run(parsed_args) or int(self._failed)
 
     def order(self, message: Mutation[R]) -> R:
-        """Send an order to the super conductor; if it is unknown whether it arrived, log how to repeat it."""
+        """Send an order to the super conductor; if it fails, log that it was not sent, or how to repeat it."""
+        conductor = self.client("conductor")
         try:
-            return self.client("conductor").call(self._guarded(message))
+            conductor.require()
+            message = self._guarded(message)
+        except errors.Unavailable:
+            LOG.error("The order was not sent")
+            raise
+        try:
+            return conductor.call(message)
         except (errors.NoReply, errors.BusUnavailable, errors.StoreUnavailable, errors.CellUnreachable):
             # The order may have been recorded although no answer came. If it is repeated with the same request id, it
             # is carried out only once.

@@ -53,14 +53,14 @@ class CheckedClient:
 
     def __init__(self, caller: Caller, require: Callable[[], None]) -> None:
         self._caller = caller
-        self._require = require
+        self.require = require
 
     def call(self, message: Message[R], timeout: float | None = None) -> R:
         """Send a message and return its answer, as :meth:`Caller.call` does.
 
         :raises NotServed: the topic has no server.
         """
-        self._require()
+        self.require()
         return self._caller.call(message, timeout)
 
     def ping(self, timeout: float | None = None) -> None:
@@ -68,7 +68,7 @@ class CheckedClient:
 
         :raises NotServed: the topic has no server.
         """
-        self._require()
+        self.require()
         self._caller.ping(timeout)
 
 

@@ -1,6 +1,8 @@
 """Test what the commands that send orders print if an order is refused or not answered."""
 
+import socket
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from conductor.commands.order import OrderCommand
 from moorage import errors, ids
 from moorage.cli.command import Table
 from moorage.cli.shell import Shell, main
-from moorage.messages import EnsureTrait
+from moorage.messages import EnsureTrait, ShelveInstance
 
 LOST = errors.BusUnavailable(reason="the connection was lost")
 SILENT = errors.NoReply(topic="conductor", method="build_instances", seconds=1.0)
@@ -21,6 +23,10 @@ class Broken:
 
     def __init__(self, fault: Exception) -> None:
         self.fault = fault
+
+    def require(self) -> None:
+        if isinstance(self.fault, errors.NotServed):
+            raise self.fault
 
     def call(self, _message: object) -> None:
         raise self.fault
@@ -71,6 +77,31 @@ def test_a_command_explains_how_to_repeat_an_order_only_if_it_may_have_arrived(
     with pytest.raises(type(fault)):
         command.take_action(Namespace(request_id="r"))
     assert ("Repeat it with --request-id r" in caplog.text) is is_unknown
+    assert ("The order was not sent" in caplog.text) is not is_unknown
+
+
+@pytest.mark.parametrize("command", ["build --vcpus 1 --memory-mb 1", f"shelve {ids.derived('test', 'one')}"])
+def test_an_order_to_a_broker_that_refuses_the_connection_was_certainly_not_sent(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = rabbit://u:p@127.0.0.1:{port}/\n")
+    assert main(["--config-file", str(file), "instance", *command.split()]) == 1
+    error = capsys.readouterr().err
+    assert "The order was not sent" in error
+    assert "The message bus cannot be reached" in error
+    assert "unknown" not in error
+
+
+def test_an_order_whose_instance_cannot_be_read_first_was_certainly_not_sent(caplog: pytest.LogCaptureFixture) -> None:
+    command = Ordering(Shell(), None, "instance shelve")
+    command.named(Namespace(request_id="r"))
+    command.fault = SILENT
+    with pytest.raises(errors.NoReply):
+        command.order(ShelveInstance(request_id="r", instance_uuid=ids.fresh()))
+    assert caplog.messages == ["The order was not sent"]
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-1", "-inf", "inf", "soon"])
