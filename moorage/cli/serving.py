@@ -20,6 +20,11 @@ class Serving(Configured):
         ),
     )
 
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Run the service; what is deprecated in its configuration goes to its log, which is set up meanwhile."""
+        with logs.held_back():
+            return super().run(parsed_args)
+
     def serve(
         self, service: process.Service, parsed_args: argparse.Namespace, *, signals: int | None = None, number: int = 0
     ) -> None:

@@ -50,10 +50,11 @@ class PlacementApi(Configured, Command):
         :raises ConfigurationError: an option has a value that it cannot have.
         :raises SchemaMismatch: the tables are older than this version, or too new for it.
         """
-        for name in ("host", "port", "auth_strategy", "workers", "threads"):
-            self.override("placement_api", name, getattr(parsed_args, name))
-        self.override("database", "connection", parsed_args.database_url)
-        logs.setup(self.conf, "placement-api")
+        with logs.held_back():
+            for name in ("host", "port", "auth_strategy", "workers", "threads"):
+                self.override("placement_api", name, getattr(parsed_args, name))
+            self.override("database", "connection", parsed_args.database_url)
+            logs.setup(self.conf, "placement-api")
         # A permanent fault is reported once, before any worker is forked; workers open their own connections.
         with _shared_metrics(self.conf.placement_api.serve_metrics):
             wsgi.prepare_once(self.conf)

@@ -118,8 +118,9 @@ class _LazyApplication:
         return self._made(environ, start_response)
 
     def _make(self) -> "WSGIApplication":
-        conf = options.new(files=options.find_file(None))
-        logs.setup(conf, "placement-api")
+        with logs.held_back():
+            conf = options.new(files=options.find_file(None))
+            logs.setup(conf, "placement-api")
         return make(conf, conf.database.pool_size)
 
 

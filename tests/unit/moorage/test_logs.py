@@ -1,17 +1,22 @@
 """Test that the service, the request and the attempt are bound to a thread and are on each line of its log."""
 
+import argparse
 import json
 import logging
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import oslo_context.context
 import pytest
+from oslo_log import versionutils
 from support.moorage.root_logger import root_logger  # noqa: F401 - a fixture
 
 from moorage import context, errors, logs
+from moorage.cli.serving import Serving
+from moorage.cli.shell import Shell, main
 from moorage.config import options
 
 LOG = logging.getLogger("moorage.test_logs")
@@ -149,6 +154,60 @@ def test_a_log_file_named_before_the_command_of_a_service_gets_the_services_log(
     assert ended.returncode == 1
     logged = (tmp_path / "log").read_text()
     assert "[conductor.one - -] The conductor schema is at revision none" in logged
+
+
+DEPRECATED = 'Deprecated: Option "logdir" from group "DEFAULT" is deprecated.'
+
+
+@pytest.fixture
+def deprecated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration file with a deprecated option, whose warning the library has not logged yet."""
+    monkeypatch.setattr(versionutils, "_deprecated_messages_sent", {})
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\nlogdir = {tmp_path}\nlog_file = log\ntransport_url = inproc://x/\n")
+    return file
+
+
+class Quick(Serving):
+    """A service that ends once it has a log."""
+
+    def take_action(self, _parsed_args: argparse.Namespace) -> int:
+        logs.setup(self.conf, "quick")
+        return 0
+
+
+def run_quick(file: Path) -> None:
+    shell = Shell()
+    shell.options = argparse.Namespace(config_file=str(file), log_file=None)
+    Quick(shell, None, "quick").run(argparse.Namespace())
+
+
+def run_placement_api(file: Path) -> None:
+    # It ends because there is no database.
+    assert main(["--config-file", str(file), "placement-api", "--port", "0"]) == 1
+
+
+@pytest.mark.parametrize("run", [run_quick, run_placement_api])
+def test_a_deprecated_option_is_reported_once_in_the_log_that_the_configuration_names(
+    deprecated: Path, capsys: pytest.CaptureFixture[str], run: Callable[[Path], None]
+) -> None:
+    run(deprecated)
+    assert DEPRECATED not in capsys.readouterr().err
+    [line] = [line for line in (deprecated.parent / "log").read_text().splitlines() if DEPRECATED in line]
+    assert " WARNING oslo_config.cfg [" in line
+
+
+def test_a_deprecated_option_is_reported_although_the_log_cannot_be_set_up(
+    deprecated: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    deprecated.write_text(f"[DEFAULT]\nlogdir = {deprecated.parent / 'none'}\nlog_file = log\n")
+    with logs.held_back():
+        conf = options.new(files=[deprecated])
+        assert caplog.text == ""
+        with pytest.raises(errors.ConfigurationError):
+            logs.setup(conf, "scheduler")
+        assert caplog.text == ""
+    assert DEPRECATED in caplog.text
 
 
 @pytest.mark.parametrize(
