@@ -19,7 +19,7 @@ from compute.tracker import Tracker
 from compute.tree_changes import TreeChange
 from moorage import errors, logs
 from moorage.bus.bus import Bus
-from moorage.messages import LocateCell, ReportHostsInCell, reports_topic
+from moorage.messages import LocateCell, LocateCellInCell, ReportHostsInCell, reports_topic
 from moorage.model import Cell
 from moorage.service.process import Periodic, until_available
 from moorage.service.readiness import Check, Sampler
@@ -137,11 +137,13 @@ class ComputeService:
         """Return the cell of this agent, and its bus: the main one, unless the cell has its own.
 
         An agent with a configured cell uuid is on the cell's bus, and does not call the placement role.
+
+        :raises ConfigurationError: the configured uuid is that of another cell.
         """
         if self._conf.compute.cell_uuid:
             own = Bus(self._conf)
             begun.callback(own.close)
-            return own, Cell(uuid=self._conf.compute.cell_uuid, name=self._cell_name)
+            return own, self._named_cell(own, self._conf.compute.cell_uuid)
         with ExitStack() as asking:
             main = Bus(self._conf)
             asking.callback(main.close)
@@ -152,6 +154,19 @@ class ComputeService:
         bus = Bus(self._conf, cell.transport_url)
         begun.callback(bus.close)
         return bus, cell
+
+    def _named_cell(self, bus: Bus, uuid: str) -> Cell:
+        """Return the cell of a configured uuid, if its conductors know it by the name of this agent's cell."""
+        conductor = bus.client(f"conductor.{uuid}", timeout=min(_FIRST_PATIENCE, self._conf.rpc.call_timeout))
+        message, what = LocateCellInCell(name=self._cell_name), f"the conductor of cell {self._cell_name}"
+        try:
+            cell = until_available(lambda: conductor.call(message), what)
+        except errors.InvalidRequest:  # a conductor of the previous release does not serve it
+            return Cell(uuid=uuid, name=self._cell_name)
+        if cell.name != self._cell_name:
+            reason = f"[compute] cell_uuid {uuid} is cell {cell.name}, and the agent is of cell {self._cell_name}"
+            raise errors.ConfigurationError(reason=reason)
+        return cell
 
     def _find_cell(self, main: Bus) -> Cell:
         placement = main.client("placement", timeout=min(_FIRST_PATIENCE, self._conf.rpc.call_timeout))

@@ -194,7 +194,7 @@ class CellConductor(_Conductor):
         scope = {"cell_uuid": cell.uuid}
         operations = self._operations(database, cell_operations, scope)
         service = logs.service_name(conf) or self._name
-        context = CellContext(conf, cell.uuid, database, operations, acknowledgements, bus, cell_bus, service)
+        context = CellContext(conf, cell, database, operations, acknowledgements, bus, cell_bus, service)
         self._start(opened, context.agents.bulkheads)
         steps = cell_parts.steps(context)
         ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))

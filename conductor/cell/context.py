@@ -26,7 +26,7 @@ from moorage.bus.bus import Bus
 from moorage.db.database import Database
 from moorage.messages import DeleteInCell
 from moorage.messages.basis import NumberedOrder
-from moorage.model import Value
+from moorage.model import Cell, Value
 from moorage.service.stored_requests import StoredRequests
 
 
@@ -41,7 +41,7 @@ class CellContext:
     def __init__(
         self,
         conf: cfg.ConfigOpts,
-        cell_uuid: str,
+        cell: Cell,
         database: Database,
         operations: Operations,
         acknowledgements: Acknowledgements,
@@ -51,7 +51,10 @@ class CellContext:
     ) -> None:
         #: The options of the section `[conductor]`.
         self.options: Final[Any] = conf.conductor
-        self.cell_uuid: Final = cell_uuid
+        self.cell_uuid: Final = cell.uuid
+        cell_uuid = cell.uuid
+        #: Its name when this conductor was started.
+        self.cell_name: Final = cell.name
         self.database: Final = database
         self.operations: Final = operations
         self.records: Final = CellRecords(cell_uuid)

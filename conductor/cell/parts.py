@@ -4,6 +4,7 @@ from conductor.cell.context import CellContext
 from conductor.cell.endpoints.builds import CellOrders
 from conductor.cell.endpoints.claims import CellClaims
 from conductor.cell.endpoints.gates import CellGates
+from conductor.cell.endpoints.identity import CellIdentity
 from conductor.cell.endpoints.inspection import CellInspection
 from conductor.cell.endpoints.moves import CellMoves
 from conductor.cell.endpoints.providers import CellProviders
@@ -56,6 +57,7 @@ _ENDPOINTS = (
     CellClaims,
     CellGates,
     CellHolds,
+    CellIdentity,
     CellInspection,
     CellMoves,
     CellOrders,

@@ -19,8 +19,8 @@ COMPUTE = [
         "cell_uuid",
         regex=_UUID,
         help="The uuid of the agent's cell. Set it where `transport_url` is the cell's own bus: the agent then needs "
-        "no access to the main bus. If it is not set, the agent asks the placement role on the main bus for the "
-        "address of its cell's bus.",
+        "no access to the main bus. It refuses to start if this cell has another name than its own. If it is not set, "
+        "the agent asks the placement role on the main bus for the address of its cell's bus.",
     ),
     cfg.StrOpt("driver", default="fake", help="The compute driver, by the name of its entry point."),
     cfg.FloatOpt(

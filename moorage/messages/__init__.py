@@ -23,6 +23,7 @@ from moorage.messages.cell import ListEndedAttempts as ListEndedAttempts
 from moorage.messages.cell import ListOperationsInCell as ListOperationsInCell
 from moorage.messages.cell import ListProviderTreesInCell as ListProviderTreesInCell
 from moorage.messages.cell import ListStrangersInCell as ListStrangersInCell
+from moorage.messages.cell import LocateCellInCell as LocateCellInCell
 from moorage.messages.cell import OwnsClaimInCell as OwnsClaimInCell
 from moorage.messages.cell import ReportHostsInCell as ReportHostsInCell
 from moorage.messages.cell import ReportProviderTree as ReportProviderTree

@@ -9,6 +9,7 @@ from moorage.messages.conductor import Ownership, UnknownGuestKey
 from moorage.messages.providers import CallersDeals, Children, MoveInstructions, ProviderReports, ProvidersReported
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
+    Cell,
     EndedAttempt,
     Guest,
     HostReport,
@@ -149,6 +150,19 @@ class ReportHostsInCell(Mutation[HostsReported], ToCell, frozen=True, kw_only=Tr
     #: The incarnation of the agent, and the number of this message within it: a late one changes nothing.
     incarnation: Uuid | None = None
     number: MessageNumber = 1
+
+
+class LocateCellInCell(Message[Cell], ToCell, frozen=True, kw_only=True):
+    """Return the cell of these conductors, without its URLs.
+
+    An agent that is configured with the uuid of its cell does not ask the placement role, but compares the names.
+    """
+
+    method = "locate_cell"
+    version = "1.7"
+    #: The name that the caller expects. If it is not the name that the conductor has started with, the conductor looks
+    #: up the present one.
+    name: Name
 
 
 class ReportProviderTree(Mutation[ProvidersReported], ToCell, frozen=True, kw_only=True):

@@ -13,7 +13,8 @@ from compute.driver import GuestSpec
 from compute.fake.driver import FakeDriver
 from compute.service import ComputeService
 from moorage import context, errors
-from moorage.messages import AcceptInCell, BuildFailedInCell, BuildFinished
+from moorage.bus.bus import serves
+from moorage.messages import AcceptInCell, BuildFailedInCell, BuildFinished, LocateCellInCell
 from moorage.messages.wire import Message
 from moorage.model import Cell, Guest, Image
 
@@ -180,6 +181,45 @@ def test_an_agent_serves_on_the_bus_of_its_own_cell(new_stage: NewStage) -> None
     wait_until(lambda: on_cell_bus.cell.received(BuildFinished))
 
     assert on_main_bus.cell.messages == []
+
+
+class NamedCell(FakeCell):
+    """A cell conductor that answers under which name it is known."""
+
+    @serves(LocateCellInCell)
+    def locate_cell(self, message: LocateCellInCell) -> Cell:
+        self._take(message)
+        return CELL
+
+
+def test_an_agent_with_the_uuid_of_its_cell_starts_without_the_placement_role(new_stage: NewStage) -> None:
+    cell = NamedCell()
+    stage = new_stage(cell, compute={"cell_uuid": CELL.uuid})
+    stage.peers.placement.cells = []
+
+    stage.start()
+    stage.built()
+
+    assert [message.name for message in cell.received(LocateCellInCell)] == [CELL.name]
+
+
+def test_an_agent_with_the_uuid_of_another_cell_does_not_start_and_reports_nothing(new_stage: NewStage) -> None:
+    cell = NamedCell()
+    stage = new_stage(cell, compute={"cell_uuid": CELL.uuid})
+
+    with pytest.raises(errors.ConfigurationError) as refused:
+        ComputeService(stage.conf, "cell2", FakeDriver(stage.conf, AGENT, "cell2")).start()
+
+    assert refused.value.reason == f"[compute] cell_uuid {CELL.uuid} is cell cell1, and the agent is of cell cell2"
+    assert [type(message) for message in cell.messages] == [LocateCellInCell]
+
+
+def test_an_agent_with_the_uuid_of_its_cell_serves_under_a_conductor_of_the_previous_release(
+    new_stage: NewStage,
+) -> None:
+    stage = new_stage(compute={"cell_uuid": CELL.uuid})
+    stage.start()
+    stage.built()
 
 
 def test_log_lines_and_calls_of_a_build_carry_its_request_id(
