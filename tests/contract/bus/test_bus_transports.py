@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from oslo_config import cfg
 from support.bus.hall import Cloud, Greet, Greeting, Hall, Sing
+from support.processes.stopwatch import Stopwatch
 
 from harness.servers import RabbitMQServer
 from moorage import errors
@@ -66,10 +67,10 @@ def test_without_a_broker_each_use_fails_soon_and_hides_the_password() -> None:
         cloud.caller.probe,
     ]
     for attempt in attempts:
-        begin = time.monotonic()
+        watch = Stopwatch()
         with pytest.raises(errors.BusUnavailable) as caught:
             attempt()
-        assert time.monotonic() - begin < 8
+        assert watch.seconds < 8
         assert "secret" not in str(caught.value)
         assert "127.0.0.1" in str(caught.value)
     cloud.close()
@@ -100,12 +101,12 @@ def _crash(broker: RabbitMQServer) -> None:
     client = cloud.client()
     client.call(Greet(name="Ada"))
     broker.kill()
-    begin = time.monotonic()
+    watch = Stopwatch()
     with pytest.raises((errors.BusUnavailable, errors.NoReply)):
         client.call(Greet(name="Ada"), timeout=5)
     with pytest.raises(errors.BusUnavailable):
         client.cast(Greet(name="Ada"))
-    assert time.monotonic() - begin < 30
+    assert watch.seconds < 30
     broker.start()
     assert _call_until_answered(client).text == "Hello Ada"
     broker.kill()

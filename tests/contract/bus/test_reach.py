@@ -1,7 +1,6 @@
 """Test that a command without a server fails within seconds and names the service to start, on both buses."""
 
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -10,6 +9,7 @@ from typing import Any
 
 import amqp
 import pytest
+from support.processes.stopwatch import Stopwatch
 
 from harness.servers import RabbitMQServer
 from moorage import errors, ids
@@ -48,12 +48,12 @@ def clients(conf: Any) -> Iterator[Clients]:
 
 
 def test_a_call_to_a_topic_that_was_never_served_names_the_service_to_start(clients: Clients) -> None:
-    begun = time.monotonic()
+    watch = Stopwatch()
     with pytest.raises(errors.NotServed, match=r"Nobody serves scheduler .*: start `moorage scheduler`"):
         clients.topic("scheduler").call(ListHosts())
     with pytest.raises(errors.NotServed, match=r"start `moorage conductor --cell west`"):
         clients.cell(Cell(name="west", uuid=ids.fresh())).ping()
-    assert time.monotonic() - begun < 10
+    assert watch.seconds < 10
 
 
 def test_a_call_to_a_topic_whose_last_server_has_stopped_names_the_service_to_start(
@@ -105,9 +105,9 @@ def test_a_command_without_a_server_ends_within_seconds_and_names_the_service_to
 ) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text(f"[DEFAULT]\ntransport_url = {bus_url}\n")
-    begun = time.monotonic()
+    watch = Stopwatch()
     assert main(["--config-file", str(file), "host", "list"]) == 1
-    assert time.monotonic() - begun < 10
+    assert watch.seconds < 10
     output = capsys.readouterr().err
     assert "Nobody serves" in output
     assert "start `moorage" in output
@@ -118,9 +118,9 @@ def test_an_audit_without_servers_ends_within_seconds_and_names_each_missing_ser
 ) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text(f"[DEFAULT]\ntransport_url = {bus_url}\n")
-    begun = time.monotonic()
+    watch = Stopwatch()
     assert main(["--config-file", str(file), "audit", "-f", "csv"]) == 2
-    assert time.monotonic() - begun < 10
+    assert watch.seconds < 10
     output = capsys.readouterr().out
     for topic, service in (("placement", "scheduler"), ("scheduler", "scheduler"), ("conductor", "conductor")):
         assert f"Nobody serves {topic} on the message bus: start `moorage {service}`" in output
@@ -223,10 +223,10 @@ def test_silent_hosts_are_probed_in_parallel_and_come_last_in_the_next_probe(
     with ExitStack() as silent:
         ports = [_port(silent.enter_context(socket.create_server(("127.0.0.1", 0)))) for _ in range(3)]
         hosts = ",".join(f"m:secret@127.0.0.1:{port}" for port in ports)
-        begun = time.monotonic()
+        watch = Stopwatch()
         with pytest.raises(errors.BusUnavailable, match="timed out") as caught:
             BrokerHosts(f"rabbit://{hosts}/cloud", options.new()).probe()
-        assert time.monotonic() - begun < 2.5
+        assert watch.seconds < 2.5
     assert "secret" not in str(caught.value)
     with socket.create_server(("127.0.0.1", 0)) as other, ThreadPoolExecutor() as thread:
         read = thread.submit(_first_bytes, other)

@@ -17,6 +17,8 @@ from moorage.config import calls, options
 from moorage.messages import ListCells
 from moorage.model import Cell
 
+#: Seconds of a call that is answered: only a broker that does not answer takes as long.
+PATIENCE = 60.0
 #: Both list the cells that are served at a URL.
 BY = ("a service", "a command")
 
@@ -55,7 +57,7 @@ def list_cells(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Ce
             return bus.client("placement").call(ListCells())
         direct = DirectBus(url, calls.read([]))
         opened.append(direct)
-        return DirectClient(direct, "placement", None, 5.0).call(ListCells())
+        return DirectClient(direct, "placement", None, PATIENCE).call(ListCells())
 
     yield ask
     for bus in opened:
@@ -82,7 +84,7 @@ def test_the_configuration_file_may_have_the_options_of_tls_for_all_brokers(
     conf = calls.read([file])
     assert calls.is_direct(conf)
     direct = DirectBus(url, conf)
-    assert DirectClient(direct, "placement", None, 5.0).call(ListCells()) == []
+    assert DirectClient(direct, "placement", None, PATIENCE).call(ListCells()) == []
     direct.close()
 
 

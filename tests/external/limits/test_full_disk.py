@@ -12,6 +12,7 @@ from support.processes.fault_servers import Server, check, delete
 from support.processes.faulty_cloud import FaultyCloud, unlogged
 from support.processes.limited_servers import MariaDBOnASmallDisk
 from support.processes.load import Load
+from support.processes.stopwatch import Stopwatch
 
 from harness.audit import judge
 from harness.waiting import wait_until
@@ -54,9 +55,9 @@ def test_http_answers_503_while_the_disk_is_full_and_refused_requests_have_writt
     def create() -> tuple[str, int]:
         uuid = ids.fresh()
         body = {"name": f"{uuid}{'n' * 160}", "uuid": uuid}
-        begun = time.monotonic()
+        watch = Stopwatch()
         status: int = api.simulate_post("/resource_providers", headers=headers, json=body).status_code
-        assert time.monotonic() - begun < 10.0
+        assert watch.seconds < 10.0
         return uuid, status
 
     server = small.pid
@@ -134,7 +135,7 @@ def test_a_commit_that_waits_for_room_is_ended_in_time_and_its_rows_are_not_writ
     try:
         written, refused = 0, False
         while not refused and written < MOST:
-            begun = time.monotonic()
+            watch = Stopwatch()
             try:
                 write(written)
                 written += 1
@@ -142,7 +143,7 @@ def test_a_commit_that_waits_for_room_is_ended_in_time_and_its_rows_are_not_writ
                 refused = True
         assert refused
         # Each try waits for the time limit of a statement.
-        assert time.monotonic() - begun < 10 * STATEMENT
+        assert watch.seconds < 10 * STATEMENT
         kept = database.read(lambda connection: list(connection.scalars(text("SELECT n FROM seen ORDER BY n"))))
         assert kept == list(range(written))
     finally:
