@@ -9,12 +9,28 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
+class Waiting:
+    """The clock of calls, and the way to wait for one; a test may replace both."""
+
+    def now(self) -> float:
+        """Return the seconds of a clock that is never set."""
+        return time.monotonic()
+
+    def wait(self, ended: threading.Event, seconds: float) -> bool:
+        """Wait for the end of a call for a time at most; return whether it has ended."""
+        return ended.wait(seconds)
+
+
+_WAITING = Waiting()
+
+
 class _Call(Generic[T]):
     """One call, in a separate thread."""
 
-    def __init__(self, name: str, work: Callable[[], T]) -> None:
+    def __init__(self, name: str, work: Callable[[], T], now: Callable[[], float]) -> None:
         self._work = work
-        self.began = time.monotonic()
+        self._now = now
+        self.began = now()
         self.ended = threading.Event()
         self.ended_at = 0.0
         self._result: list[T] = []
@@ -28,7 +44,7 @@ class _Call(Generic[T]):
         except Exception as fault:  # noqa: BLE001 - it is raised in the threads that want the result
             self._fault = fault
         finally:
-            self.ended_at = time.monotonic()
+            self.ended_at = self._now()
             self.ended.set()
 
     def outcome(self) -> T:
@@ -47,11 +63,19 @@ class BoundedCall(Generic[T]):
     :param kept: seconds after the end of a call for which its result, or its exception, is returned again.
     """
 
-    def __init__(self, name: str, work: Callable[[], T], patience: float = 2.0, kept: float = 1.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], T],
+        patience: float = 2.0,
+        kept: float = 1.0,
+        waiting: Waiting = _WAITING,
+    ) -> None:
         self._name = name
         self._work = work
         self._patience = patience
         self._kept = kept
+        self._waiting = waiting
         self._lock = threading.Lock()
         self._call: _Call[T] | None = None
 
@@ -66,13 +90,14 @@ class BoundedCall(Generic[T]):
         :raises Exception: the call has raised this exception.
         """
         call = self._present()
-        if not call.ended.wait(max(0.0, call.began + self._patience - time.monotonic())):
-            raise TimeoutError(f"no answer within {time.monotonic() - call.began:.1f} s")
+        now = self._waiting.now
+        if not self._waiting.wait(call.ended, max(0.0, call.began + self._patience - now())):
+            raise TimeoutError(f"no answer within {now() - call.began:.1f} s")
         return call.outcome()
 
     def _present(self) -> _Call[T]:
         with self._lock:
-            call = self._call
-            if call is None or (call.ended.is_set() and time.monotonic() - call.ended_at >= self._kept):
-                call = self._call = _Call(self._name, self._work)
+            call, now = self._call, self._waiting.now
+            if call is None or (call.ended.is_set() and now() - call.ended_at >= self._kept):
+                call = self._call = _Call(self._name, self._work, now)
             return call

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from moorage import errors, metrics
 from moorage.metrics import GaugeSample
-from moorage.service.bounded_call import BoundedCall
+from moorage.service.bounded_call import BoundedCall, Waiting
 
 LOG = logging.getLogger(__name__)
 
@@ -49,9 +49,10 @@ class Readiness:
     :param kept: seconds for which a result is returned again.
     """
 
-    def __init__(self, patience: float = 2.0, kept: float = 1.0) -> None:
+    def __init__(self, patience: float = 2.0, kept: float = 1.0, waiting: Waiting | None = None) -> None:
         self._patience = patience
         self._kept = kept
+        self._waiting = waiting or Waiting()
         self.phase = Phase.STARTING
         self._checks: Mapping[str, BoundedCall[object]] = {}
         self._samplers: Mapping[str, BoundedCall[Iterable[GaugeSample]]] = {}
@@ -91,7 +92,10 @@ class Readiness:
         return found
 
     def _bounded(self, works: Mapping[str, Callable[[], T]]) -> dict[str, BoundedCall[T]]:
-        return {name: BoundedCall(f"check of {name}", work, self._patience, self._kept) for name, work in works.items()}
+        return {
+            name: BoundedCall(f"check of {name}", work, self._patience, self._kept, self._waiting)
+            for name, work in works.items()
+        }
 
 
 def _begun(calls: Mapping[str, BoundedCall[T]]) -> Mapping[str, BoundedCall[T]]:

@@ -1,16 +1,16 @@
 """Test whether a process is ready: the reasons of its checks, bounded in time and remembered for a moment."""
 
 import threading
-import time
 from collections.abc import Iterable, Mapping
 
 import pytest
+from support.processes.stopwatch import Stopwatch
 
 from harness.waiting import wait_until
 from moorage import errors, metrics
 from moorage.metrics import GaugeSample
 from moorage.service import liveness
-from moorage.service.bounded_call import BoundedCall
+from moorage.service.bounded_call import BoundedCall, Waiting
 from moorage.service.process import Periodic
 from moorage.service.readiness import Check, NotReady, Readiness, Sampler
 
@@ -73,40 +73,67 @@ def test_a_check_that_raises_an_unexpected_error_is_a_reason() -> None:
     assert "ZeroDivisionError" in readiness.reasons()["database"]
 
 
+class _PlayedTime(Waiting):
+    """A clock on which time passes only in waits; a wait for a call that has not ended takes all of its seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def wait(self, ended: threading.Event, seconds: float) -> bool:
+        if not ended.is_set():
+            self.seconds += seconds
+        return ended.is_set()
+
+
 def test_silent_checks_cost_their_patience_once_and_one_thread_each() -> None:
-    release = threading.Event()
-    readiness = Readiness(patience=0.3, kept=0.0)
+    release, time = threading.Event(), _PlayedTime()
+    readiness = Readiness(patience=0.3, kept=0.0, waiting=time)
     readiness.begin(_Service({f"silent {number}": release.wait for number in range(5)}))
     before = threading.active_count()
     try:
-        began = time.monotonic()
         reasons = readiness.reasons()
-        assert 0.25 < time.monotonic() - began < 1.2
+        assert time.seconds == 0.3
+        assert set(reasons.values()) == {"no answer within 0.3 s"}
         assert len(reasons) == 5
-        assert all("no answer within" in reason for reason in reasons.values())
         # A check that hangs is neither called nor waited for again.
-        began = time.monotonic()
         for _ in range(20):
             assert len(readiness.reasons()) == 5
-        assert time.monotonic() - began < 0.25
+        assert time.seconds == 0.3
         assert threading.active_count() == before + 5
     finally:
         release.set()
+    wait_until(lambda: threading.active_count() == before)
+
+
+def test_a_silent_check_is_waited_for_and_passes_once_it_answers() -> None:
+    release = threading.Event()
+    readiness = Readiness(patience=0.3, kept=0.0)
+    readiness.begin(_Service({"silent": release.wait}))
+    watch = Stopwatch()
+    assert "no answer within" in readiness.reasons()["silent"]
+    assert watch.elapsed >= 0.3
+    release.set()
     wait_until(lambda: readiness.reasons() == {}, readiness.reasons, interval=0.01)
 
 
 def test_a_check_runs_again_only_after_its_answer_has_expired() -> None:
-    asked: list[float] = []
+    asked: list[int] = []
 
-    def check() -> None:
-        asked.append(time.monotonic())
+    class Time(_PlayedTime):
+        def wait(self, ended: threading.Event, seconds: float) -> bool:
+            return ended.wait(60)
 
-    readiness = Readiness(kept=0.2)
-    readiness.begin(_Service({"database": check}))
+    time = Time()
+    readiness = Readiness(kept=0.2, waiting=time)
+    readiness.begin(_Service({"database": lambda: asked.append(1)}))
     for _ in range(50):
-        readiness.reasons()
+        assert readiness.reasons() == {}
+        time.seconds += 0.2 / 51
     assert len(asked) == 1
-    time.sleep(0.25)
+    time.seconds += 0.01
     readiness.reasons()
     assert len(asked) == 2
 
