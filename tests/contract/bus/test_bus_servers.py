@@ -81,12 +81,13 @@ def test_a_call_waits_for_the_first_server_of_its_topic(cloud: Cloud, message: M
 def test_the_wait_for_the_first_server_of_a_topic_is_part_of_the_timeout_of_a_call(cloud: Cloud) -> None:
     hall, watch = Hall(), Stopwatch()
     with ThreadPoolExecutor() as pool:
-        answer = pool.submit(cloud.client().call, Wait(), 5)
+        # The message may wait for four of the ten seconds: long enough for the server to start on a busy machine.
+        answer = pool.submit(cloud.client().call, Wait(), 10)
         time.sleep(1.6)
         cloud.serve(hall)
         with pytest.raises(errors.NoReply):
             answer.result(30)
-        assert watch.seconds < 6.3
+        assert watch.seconds < 11.3
         assert hall.entered.is_set()
         hall.may_leave.set()
 
@@ -159,9 +160,9 @@ def test_a_server_and_its_bus_stop_without_waiting_for_another_message(cloud: Cl
             server = own.server(cloud.topic, "first", [Hall()])
             server.start()
             own.client(cloud.topic).call(Greet(name="Ada"))
-            begin = time.monotonic()
+            watch = Stopwatch()
             server.stop()
-        seconds.append(time.monotonic() - begin)
+        seconds.append(watch.seconds)
     # A server that waits for a message does so for half a second at a time, and has just begun to wait.
     assert min(seconds) < 0.25
 

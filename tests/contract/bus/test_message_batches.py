@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 from support.processes.stopwatch import Stopwatch
 
+from harness.waiting import wait_until
 from moorage import context, errors
 from moorage.batches import BatchItem
 from moorage.bus import bus, message_batches, rabbit
@@ -56,6 +57,8 @@ class Counters:
         self.done: Counter[int] = Counter()
         self.contexts: dict[int, tuple[str | None, float | None]] = {}
         self.entered = threading.Event()
+        self.lock = threading.Lock()
+        self.slow_calls = 0
         self.may_go_on = threading.Event()
         #: The numbers that were handled together, for each message.
         self.lists: list[list[int]] = []
@@ -94,6 +97,8 @@ class Counters:
 
     @bus.serves(Slow)
     def slow(self, message: Slow) -> str:
+        with self.lock:
+            self.slow_calls += 1
         self.entered.set()
         assert self.may_go_on.wait(20)
         return "at last"
@@ -231,8 +236,7 @@ def test_while_all_threads_of_a_server_hang_calls_end_at_their_deadlines_and_lat
     hall: Hall,
 ) -> None:
     slow = [hall.pool.submit(hall.client.call, Slow()) for _ in range(8)]
-    assert hall.counters.entered.wait(10)
-    time.sleep(0.3)
+    wait_until(lambda: hall.counters.slow_calls == 8)
 
     answers = list(hall.pool.map(hall.call, range(8), [1.0] * 8))
 

@@ -21,6 +21,7 @@ from oslo_context.context import get_current
 from oslo_policy.policy import DocumentedRuleDefault
 from support.http.api import Api, served
 from support.http.fake_keystone import require_middleware
+from support.processes.stopwatch import Stopwatch
 
 from harness.waiting import wait_until
 from moorage import ids
@@ -258,14 +259,14 @@ def half_a_request(server: Api) -> Iterator[tuple[socket.socket, bytes]]:
     host, _, port = server.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(head.encode() + body[:4])
-        time.sleep(1.0)  # until the server has begun to read
+        wait_until(lambda: _is_accepted(connection), "the server to begin to read")
         yield connection, body[4:]
 
 
 def test_a_stopping_server_answers_the_request_in_progress(server: Api, tmp_path: Path) -> None:
     with half_a_request(server) as (connection, rest):
         _signal(tmp_path / "log", signal.SIGTERM)
-        time.sleep(1.0)  # until the server stops
+        _wait_for_stop(tmp_path / "log")
         connection.sendall(rest)
         answer = connection.makefile("rb").read()
 
@@ -276,10 +277,12 @@ def test_a_stopping_server_answers_the_request_in_progress(server: Api, tmp_path
 def test_the_second_signal_ends_a_server_despite_a_request_in_progress(server: Api, tmp_path: Path) -> None:
     with half_a_request(server) as (connection, _):
         _signal(tmp_path / "log", signal.SIGTERM)
-        time.sleep(1.0)
+        _wait_for_stop(tmp_path / "log")
         assert _runs(tmp_path / "log")  # because a request in progress has eight seconds
+        watch = Stopwatch()
         _signal(tmp_path / "log", signal.SIGTERM)
-        wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended", 5.0)
+        wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended")
+        assert watch.seconds < 5.0
         assert connection.recv(1) == b""
 
 
@@ -309,15 +312,42 @@ def test_a_reload_signal_does_not_stop_a_server(server: Api, tmp_path: Path) -> 
 def test_a_stopping_server_answers_a_request_on_an_accepted_connection(server: Api, tmp_path: Path) -> None:
     host, _, port = server.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
-        time.sleep(0.5)  # until the connection is accepted
+        wait_until(lambda: _is_accepted(connection), "the connection to be accepted")
         _signal(tmp_path / "log", signal.SIGTERM)
-        time.sleep(0.5)  # until the workers stop
+        _wait_for_stop(tmp_path / "log")
         connection.sendall(b"GET / HTTP/1.1\r\nHost: moorage\r\n\r\n")
         answer = connection.makefile("rb").read()
 
     assert answer.startswith(b"HTTP/1.1 200 OK"), answer
     assert b"Connection: close" in answer
-    wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended", 5.0)
+    watch = Stopwatch()
+    wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended")
+    assert watch.seconds < 5.0
+
+
+def _is_accepted(connection: socket.socket) -> bool:
+    """Return whether a server has accepted a connection, and has read all that was sent over it (proc(5))."""
+    ours, theirs = (f":{end[1]:04X}" for end in (connection.getsockname(), connection.getpeername()))
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _number, local, remote, _state, queues, *rest = line.split()
+        if local.endswith(theirs) and remote.endswith(ours):
+            # A connection that is not accepted has no inode.
+            return queues.endswith(":00000000") and rest[4] != "0"
+    return False
+
+
+def _wait_for_stop(log: Path) -> None:
+    """Wait until a server, which has been told to stop, accepts no connections any more."""
+    port = int(re.search(r"Listening at: http://\S+:(\d+)", log.read_text())[1])  # type: ignore[index]
+
+    def accepts() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=30).close()
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    wait_until(lambda: not accepts(), "the server to accept no more connections")
 
 
 def _signal(log: Path, number: signal.Signals) -> None:

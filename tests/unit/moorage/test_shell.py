@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from harness.waiting import wait_until
 from moorage.cli import request_arguments
 from moorage.cli.command import Configured, ListCommand, ShownAge, ShownLines, ShownUse, Table, shown
 from moorage.cli.progress import Elapsed
@@ -236,10 +237,17 @@ def test_a_long_command_shows_its_progress_only_on_a_terminal(
     monkeypatch.setattr("moorage.cli.progress.sys.stderr", error)
     monkeypatch.setattr("moorage.cli.progress._PATIENCE", 0.05)
     monkeypatch.setenv("TERM", "xterm")
+
+    def wait_for(text: str) -> None:
+        if is_shown:
+            wait_until(lambda: text in error.getvalue(), error.getvalue)
+        else:
+            time.sleep(0.5)
+
     with Elapsed("asking") as elapsed:
-        time.sleep(0.5)
+        wait_for("asking")
         elapsed.says("asking once more")
-        time.sleep(0.5)
+        wait_for("asking once more")
     assert ("asking once more" in error.getvalue()) is is_shown
     if not is_shown:
         assert error.getvalue() == ""
