@@ -1,0 +1,107 @@
+"""Test that the checks of the kit for plug-ins find each defect of a weigher or request filter, and name it."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from moorage.model import RequestSpec
+from moorage.plugin import Amount, Cloud, FloatArray, Host, HostView, RequestFilter, Weigher
+from moorage.testing import (
+    check_request_filter,
+    check_weigher,
+)
+
+
+class Weighing(Weigher):
+    """Prefers hosts with servers."""
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        return float(host.instances)
+
+
+class OtherScores(Weighing):
+    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
+        return np.minimum(view.instances, 2).astype(np.float64)
+
+
+class WholeNumbers(Weighing):
+    def scores(self, view: HostView, request: RequestSpec) -> Any:
+        found: Amount = view.instances
+        return found
+
+
+class NotANumber(Weighing):
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        return math.nan if host.instances > 1 else 0.0
+
+
+class Dividing(Weighing):
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        return 1 / host.instances
+
+
+class Biased(Weighing):
+    def concerns(self, request: RequestSpec) -> bool:
+        return request.server_group is not None
+
+
+class Unmultiplied(Weighing):
+    default_multiplier = math.inf
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (OtherScores, "3.0 alone, and 2.0 among all"),
+        (WholeNumbers, "scores are no array of . floats"),
+        (NotANumber, "the weight nan, which cannot be compared"),
+        (Dividing, "Dividing raises ZeroDivisionError"),
+        (Biased, "is not concerned, and prefers hosts"),
+        (Unmultiplied, "default multiplier inf"),
+    ],
+    ids=lambda given: given.__name__ if isinstance(given, type) else "",
+)
+def test_each_defect_of_a_weigher_is_named(kind: type[Weigher], sentence: str) -> None:
+    check_weigher(Weighing)
+    with pytest.raises(AssertionError, match=sentence):
+        check_weigher(kind)
+
+
+class Narrowing(RequestFilter):
+    """Requires a trait of the root."""
+
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        return structs.replace(request, root_required=("CUSTOM_A",))
+
+
+class Growing(Narrowing):
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        return structs.replace(request, root_required=(*request.root_required, "CUSTOM_A"))
+
+
+class Forgetting(Narrowing):
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> Any:
+        return None
+
+
+class Failing(Narrowing):
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        raise LookupError("no such rack")
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (Growing, "of what it has made already"),
+        (Forgetting, "has made None of a request"),
+        (Failing, "Failing raises LookupError: no such rack"),
+    ],
+    ids=lambda given: given.__name__ if isinstance(given, type) else "",
+)
+def test_each_defect_of_a_request_filter_is_named(kind: type[RequestFilter], sentence: str) -> None:
+    check_request_filter(Narrowing)
+    with pytest.raises(AssertionError, match=sentence):
+        check_request_filter(kind)
