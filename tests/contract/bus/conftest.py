@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
+from support.bus.counting_hall import Hall
 from support.bus.hall import Cloud
 from support.processes.tls import Tls
 
 from harness.servers import RabbitMQServer
 from moorage import ids
+from moorage.bus import message_batches, rabbit
 
 #: Within this process, and RabbitMQ in plain text and over TLS.
 BUSES = ("inproc", *(pytest.param(name, marks=pytest.mark.servers) for name in ("rabbit", "rabbit-tls")))
@@ -43,3 +45,33 @@ def _url(request: pytest.FixtureRequest, tls: Tls, of_rabbitmq: str) -> str:
         return f"inproc://{ids.fresh()}/"
     url: str = request.getfixturevalue(of_rabbitmq)
     return tls.of_rabbitmq(url) if request.param == "rabbit-tls" else url
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of calls in each message that a server has read."""
+    found: list[int] = []
+
+    def count(message: dict[str, object]) -> list[dict[str, object]] | None:
+        calls = message_batches.calls_of(message)
+        found.append(1 if calls is None else len(calls))
+        return calls
+
+    monkeypatch.setattr(rabbit, "calls_of", count)
+    return found
+
+
+@pytest.fixture
+def hall(shared_bus_url: str) -> Iterator[Hall]:
+    """A server that counts its calls, on each bus."""
+    made = Hall(shared_bus_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def on_rabbit(shared_vhost: str) -> Iterator[Hall]:
+    """The same on RabbitMQ alone."""
+    made = Hall(shared_vhost)
+    yield made
+    made.close()
