@@ -10,11 +10,7 @@ from oslo_config import cfg
 
 from moorage.model import AllocationRequest, RequestSpec
 from moorage.plugin import BoolArray, Filter, Host, HostView
-from moorage.testing import (
-    Words,
-    check_filter,
-    conformance,
-)
+from moorage.testing import Words, check_filter, conformance
 
 
 class Sound(Filter):

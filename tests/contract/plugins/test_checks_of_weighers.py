@@ -9,10 +9,7 @@ from msgspec import structs
 
 from moorage.model import RequestSpec
 from moorage.plugin import Amount, Cloud, FloatArray, Host, HostView, RequestFilter, Weigher
-from moorage.testing import (
-    check_request_filter,
-    check_weigher,
-)
+from moorage.testing import check_request_filter, check_weigher
 
 
 class Weighing(Weigher):
