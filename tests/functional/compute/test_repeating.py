@@ -128,13 +128,14 @@ def test_a_failed_attempt_that_is_repeated_after_a_restart_is_not_started(new_st
 
 
 def test_a_stopping_agent_waits_for_a_spawn_and_reports_it(new_stage: NewStage) -> None:
-    stage = new_stage()
+    stage = new_stage(compute={"stop_timeout": 60.0})
     driver = stage.start(SlowDriver)
     build = build_on(HOST)
     stage.build(build)
     assert driver.begun.wait(10)
 
-    threading.Timer(0.3, driver.go_on.set).start()
+    # Late enough for the stop to have begun on a busy machine.
+    threading.Timer(2.0, driver.go_on.set).start()
     stage.stop()
 
     assert stage.cell.build_methods() == ["accept_claim", "build_finished"]
@@ -142,14 +143,14 @@ def test_a_stopping_agent_waits_for_a_spawn_and_reports_it(new_stage: NewStage) 
 
 
 def test_a_stopping_agent_begins_nothing_new(new_stage: NewStage) -> None:
-    stage = new_stage(compute={"workers": 1})
+    stage = new_stage(compute={"workers": 1, "stop_timeout": 60.0})
     driver = stage.start(SlowDriver)
     first, second = build_on(HOST), build_on(HOST)
     stage.build(first)
     assert driver.begun.wait(10)
     stage.build(second)
 
-    threading.Timer(0.3, driver.go_on.set).start()
+    threading.Timer(2.0, driver.go_on.set).start()
     stage.stop()
 
     assert [accepted.attempt_id for accepted in stage.cell.received(AcceptInCell)] == [first.attempt_id]
