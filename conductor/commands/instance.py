@@ -93,14 +93,17 @@ class InstanceList(ListCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Query the super conductor."""
-        message = ListInstances(project_id=parsed_args.project, deleted=parsed_args.deleted, name=parsed_args.name)
-        found = lists.instances(self.client("conductor"), message)
-        wanted = [
-            instance
-            for instance in found
-            if parsed_args.state in (None, instance.state) and parsed_args.host in (None, instance.host)
-        ]
-        return INSTANCE_COLUMNS, [instance_row(instance) for instance in wanted]
+        conductor = self.client("conductor")
+        after, most = self.part(parsed_args, lambda uuid: conductor.call(ShowInstance(instance_uuid=uuid)).number)
+        found = lists.instances(
+            conductor,
+            ListInstances(
+                project_id=parsed_args.project, deleted=parsed_args.deleted, name=parsed_args.name, after=after
+            ),
+            most=most,
+            wanted=lambda one: parsed_args.state in (None, one.state) and parsed_args.host in (None, one.host),
+        )
+        return INSTANCE_COLUMNS, [instance_row(instance) for instance in found]
 
 
 class InstanceShow(Configured, ShowOne):

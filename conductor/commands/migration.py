@@ -33,8 +33,11 @@ class MigrationList(ListCommand):
         """Query the super conductor."""
         named = parsed_args.instance
         wanted = None if named is None else instance_uuid(self.client("conductor"), named)
-        message = ListMigrations(instance_uuid=wanted, ended=parsed_args.all)
-        return MIGRATION_COLUMNS, [migration_row(one) for one in lists.migrations(self.client("conductor"), message)]
+        conductor = self.client("conductor")
+        after, most = self.part(parsed_args, lambda uuid: conductor.call(ShowMigration(uuid=uuid)).number)
+        message = ListMigrations(instance_uuid=wanted, ended=parsed_args.all, after=after)
+        found = lists.migrations(conductor, message, most=most)
+        return MIGRATION_COLUMNS, [migration_row(one) for one in found]
 
 
 class MigrationShow(Configured, ShowOne):

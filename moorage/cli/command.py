@@ -238,6 +238,22 @@ class ListCommand(Configured, Lister):
         ),
     )
 
+    def part(self, parsed_args: argparse.Namespace, number_of: Callable[[str], int]) -> tuple[int | None, int | None]:
+        """Return after which number to read a list that is in the order of numbers, and how many rows; None means all.
+
+        :param number_of: returns the number of the entry with a uuid.
+        :raises InvalidRequest: no entry is named by `--marker`.
+        """
+        limit, marker = parsed_args.limit, parsed_args.marker
+        if parsed_args.sorted_by or marker is None:
+            return None, None if parsed_args.sorted_by else limit
+        try:
+            number = number_of(marker)
+        except (errors.NotFound, errors.InvalidRequest):
+            raise _not_listed(marker) from None
+        # A conductor of a former release numbers nothing. Otherwise the row of the marker itself is the first one.
+        return (number - 1, limit and limit + 1) if number else (None, None)
+
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
         """Print the requested part of the list.
 
@@ -249,7 +265,7 @@ class ListCommand(Configured, Lister):
         if parsed_args.marker is not None:
             keys = [str(_machine(row[0])) for row in rows]
             if parsed_args.marker not in keys:
-                raise errors.InvalidRequest(path="--marker", reason=f"{parsed_args.marker} is not in the list")
+                raise _not_listed(parsed_args.marker)
             if (times := keys.count(parsed_args.marker)) > 1:
                 raise errors.InvalidRequest(
                     path="--marker", reason=f"{parsed_args.marker} is in the list {times} times and is ambiguous"
@@ -272,6 +288,10 @@ class ListCommand(Configured, Lister):
                 out.write(f"{fault}\n")
             out.flush()
             time.sleep(parsed_args.watch)
+
+
+def _not_listed(marker: str) -> errors.InvalidRequest:
+    return errors.InvalidRequest(path="--marker", reason=f"{marker} is not in the list")
 
 
 def _sorted(rows: list[Any], column_names: Sequence[str], given: str) -> list[Any]:

@@ -1,6 +1,7 @@
 """Long lists, fetched in parts that each fit into one message."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from msgspec import structs
@@ -43,23 +44,34 @@ class MessageClient(Protocol):
         """
 
 
-def instances(client: MessageClient, message: ListInstances, at_once: int = MAX_INSTANCES) -> list[Instance]:
-    """Return all instances of a list.
+def instances(
+    client: MessageClient,
+    message: ListInstances,
+    at_once: int = MAX_INSTANCES,
+    *,
+    most: int | None = None,
+    wanted: Callable[[Instance], bool] = lambda _: True,
+) -> list[Instance]:
+    """Return all instances of a list, or its first ones; then no further part is fetched.
 
     The parts are read at different times. An instance that exists during the whole call is in the list exactly once.
 
     :param at_once: the most instances of one answer.
+    :param most: the most instances to return.
+    :param wanted: tells whether an instance belongs to the list.
     :raises MoorageError: a part cannot be fetched.
     """
-    found = _whole(client.call, message, at_once, lambda one: one.number, lambda one: one.uuid)
-    return [instance for instance in found if message.deleted or instance.state != "deleted"]
+    found = _each(client.call, message, at_once, lambda one: one.number, lambda one: one.uuid)
+    return list(islice((one for one in found if (message.deleted or one.state != "deleted") and wanted(one)), most))
 
 
-def migrations(client: MessageClient, message: ListMigrations, at_once: int = MAX_INSTANCES) -> list[Migration]:
-    """Return all migrations of a list; see :func:`instances`."""
+def migrations(
+    client: MessageClient, message: ListMigrations, at_once: int = MAX_INSTANCES, *, most: int | None = None
+) -> list[Migration]:
+    """Return all migrations of a list, or its first ones; see :func:`instances`."""
     over = ("confirmed", "reverted", "failed", "ended")
-    found = _whole(client.call, message, at_once, lambda one: one.number, lambda one: one.uuid)
-    return [one for one in found if message.ended or one.state not in over]
+    found = _each(client.call, message, at_once, lambda one: one.number, lambda one: one.uuid)
+    return list(islice((one for one in found if message.ended or one.state not in over), most))
 
 
 def operations(
@@ -139,19 +151,24 @@ def part_of(found: Iterable[E], key: Callable[[E], Any], limit: int | None, afte
     return sorted((each for each in found if after is None or key(each) > after), key=key)[:limit]
 
 
-def _whole(
+def _whole(fetch: Callable[[M], Sequence[E]], message: M, at_once: int, key: Callable[[E], Any]) -> list[E]:
+    """Fetch all parts of a list, and return the whole with each entry once; see :func:`_each`."""
+    return list(_each(fetch, message, at_once, key, key))
+
+
+def _each(
     fetch: Callable[[M], Sequence[E]],
     message: M,
     at_once: int,
     key: Callable[[E], Any],
-    name: Callable[[E], Any] | None = None,
-) -> list[E]:
-    """Fetch all parts of a list, and return the whole with each entry once.
+    name: Callable[[E], Any],
+) -> Iterator[E]:
+    """Fetch the parts of a list as they are needed, and yield each entry once.
 
     :param key: the key by which the parts are ordered.
-    :param name: the identity of an entry, if it is not the key.
+    :param name: the identity of an entry.
     """
-    found: dict[Any, E] = {}
+    known: set[Any] = set()
     while True:
         try:
             part = fetch(structs.replace(message, limit=at_once))
@@ -161,9 +178,12 @@ def _whole(
                 raise
             at_once = max(1, at_once // 4)
             continue
-        before = len(found)
-        found.update(((name or key)(each), each) for each in part)
+        before = len(known)
+        for each in part:
+            if name(each) not in known:
+                known.add(name(each))
+                yield each
         # A server of a former release always answers with the whole list, which may happen to have this length.
-        if len(part) != at_once or len(found) == before:
-            return list(found.values())
+        if len(part) != at_once or len(known) == before:
+            return
         message = structs.replace(message, after=max(key(each) for each in part))
