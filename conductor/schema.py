@@ -97,6 +97,8 @@ conductor_instances = Table(
     Index("ix_conductor_instances_request", "request_id"),
     # For the instances that are being deleted, and those that were deleted long ago.
     Index("ix_conductor_instances_state", "state", "updated_at"),
+    # For pages of the instances that exist: most rows may be of deleted ones.
+    Index("ix_conductor_instances_state_id", "state", "id"),
     # Otherwise SQLite would reuse the id of a deleted last row.
     sqlite_autoincrement=True,
 )

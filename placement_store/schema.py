@@ -308,6 +308,8 @@ reconciled = Table(
     Column("reason", document_type(), nullable=False),
     Column("looked_at", Double, nullable=False),
     Index("ix_reconciled_looked_at", "looked_at"),
+    # For the findings about claims that still exist: most rows may be about released ones.
+    Index("ix_reconciled_outcome", "outcome"),
 )
 
 MAIN = Schema(name="main", metadata=METADATA, versions="placement_store.migrations")

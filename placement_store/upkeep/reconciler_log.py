@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Row, and_, func, or_, select
 
 from moorage.db.columns import is_ahead, now
 from moorage.db.database import Database
+from moorage.db.forced_index import by_index
 from moorage.messages import ListReconciled
 from moorage.model.inspection import ReconcilerAction
 from moorage.service.pruning import AT_ONCE, delete_expired
@@ -107,12 +108,13 @@ def forget_settled(connection: Connection) -> int:
     It returns their number. Findings about claims that the reconciler itself has released stay.
     """
     # SELECT r.claim_id FROM reconciled r LEFT JOIN consumers c ON c.claim_id = r.claim_id AND c.accepted_by IS NULL
-    #  WHERE r.outcome <> 'released' AND c.id IS NULL
+    #  WHERE r.outcome IN ('kept', 'unknown') AND c.id IS NULL
     in_doubt = and_(consumers.c.claim_id == reconciled.c.claim_id, consumers.c.accepted_by.is_(None))
     query = (
         select(reconciled.c.claim_id)
         .select_from(reconciled.outerjoin(consumers, in_doubt))
-        .where(reconciled.c.outcome != RELEASED, consumers.c.id.is_(None))
+        # Name the outcomes: the database then uses their index, and reads no finding about a released claim.
+        .where(reconciled.c.outcome.in_((KEPT, UNKNOWN)), consumers.c.id.is_(None))
     )
     settled = sorted(connection.scalars(query.limit(AT_ONCE)))
     connection.execute(reconciled.delete().where(reconciled.c.claim_id.in_(settled)))
@@ -122,8 +124,12 @@ def forget_settled(connection: Connection) -> int:
 @reads(ListReconciled)
 def actions(connection: Connection, _message: ListReconciled) -> list[ReconcilerAction]:
     """Return the findings, the newest first."""
-    query = select(reconciled, (now() - reconciled.c.looked_at).label("age"))
-    rows = connection.execute(query.order_by(reconciled.c.looked_at.desc(), reconciled.c.claim_id).limit(_LISTED))
+    query = by_index(
+        select(reconciled, (now() - reconciled.c.looked_at).label("age")), reconciled, "ix_reconciled_looked_at"
+    )
+    # Both columns in one direction: then the index on the time has this order, and only the listed findings are read.
+    newest = (reconciled.c.looked_at.desc(), reconciled.c.claim_id.desc())
+    rows = connection.execute(query.order_by(*newest).limit(_LISTED))
     return [_action(row) for row in rows]
 
 

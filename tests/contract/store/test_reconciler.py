@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 from sqlalchemy import event
+from support.databases.rows_read import rows_read
 from support.placement_store.builders import Store
 from support.placement_store.move_builders import SMALL
 
@@ -16,6 +17,7 @@ from moorage.messages import ListReconciled, Ownership, OwnsClaim
 from moorage.service.pruning import AT_ONCE
 from moorage.service.stored_requests import Retention
 from placement_store.schema import reconciled
+from placement_store.upkeep import reconciler_log
 from placement_store.upkeep.pruning import Pruning
 from placement_store.upkeep.reconciler import Reconciler
 
@@ -285,3 +287,26 @@ def test_findings_are_forgotten_in_bounded_transactions(store: Store, owner: Fak
     assert (sum(deleted), max(deleted)) == (len(rows), AT_ONCE)
     assert not owner.asked
     assert not found(store)
+
+
+@pytest.mark.backends("mariadb")
+def test_findings_about_released_claims_are_read_by_no_round_and_only_the_listed_ones_by_a_list(store: Store) -> None:
+    same = {"owner": "conductor", "reason": b"x" * 100}
+    rows = [
+        {
+            "claim_id": ids.fresh(),
+            "consumer_uuid": ids.fresh(),
+            "outcome": "released" if number else "kept",
+            "looked_at": 1.0 + number % 100,
+            **same,
+        }
+        for number in range(20_000)
+    ]
+    store.database.write(lambda connection: connection.execute(reconciled.insert(), rows))
+    with store.database.engine.connect() as connection:
+        connection.exec_driver_sql("ANALYZE TABLE reconciled, consumers")
+
+    listed, read = rows_read(store.database, lambda connection: reconciler_log.actions(connection, ListReconciled()))
+    assert (len(listed), read) == (1_000, pytest.approx(1_000, abs=10))
+    forgotten, read = rows_read(store.database, reconciler_log.forget_settled, writing=True)
+    assert (forgotten, read) == (1, pytest.approx(5, abs=5))
