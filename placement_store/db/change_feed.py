@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Table, bindparam, func, select
 
 from moorage.db.columns import CLOCK_SET_BACK, now
 from moorage.db.database import Database
+from moorage.db.forced_index import by_index
 from moorage.db.script import Script
 from moorage.service.pruning import in_parts
 from placement_store.db import bulk
@@ -125,16 +126,19 @@ def newest(connection: Connection) -> int:
 def prune(connection: Connection, older_than_seconds: float) -> int:
     """Delete the oldest of the changes older than this, a bounded number; return how many."""
     old = changes.c.created_at < now() - older_than_seconds
-    last = connection.scalar(select(func.max(changes.c.id)).where(old))
-    if last is None:
+    is_old = by_index(select(changes.c.id).where(old), changes, "ix_changes_created_at")
+    if connection.scalar(is_old.limit(1)) is None:
         return 0
     # By number: a delete by time would lock the index that new changes are inserted in. Numbers have gaps, so the last
-    # one is looked up.
+    # one of this part is looked up.
     #
     # SELECT MAX(id) FROM (SELECT id FROM changes ORDER BY id LIMIT :n) AS oldest
     oldest = select(changes.c.id).order_by(changes.c.id).limit(PRUNED_AT_ONCE).subquery("oldest")
-    bound = connection.scalar(select(func.max(oldest.c.id)))
-    return connection.execute(changes.delete().where(changes.c.id <= min(last, bound or last))).rowcount
+    last = connection.scalar(select(func.max(oldest.c.id))) or 0
+    # If changes after this part are old, too, they are not read to find their last one: they may be very many.
+    if connection.scalar(is_old.where(changes.c.id > last).limit(1)) is None:
+        last = connection.scalar(select(func.max(changes.c.id)).where(old)) or 0
+    return connection.execute(changes.delete().where(changes.c.id <= last)).rowcount
 
 
 def prune_all(database: Database, older_than_seconds: float) -> int:
