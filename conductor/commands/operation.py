@@ -36,7 +36,8 @@ class OperationList(ListCommand):
         named = parsed_args.instance
         wanted = None if named is None else instance_uuid(self.client("conductor"), named)
         message = ListOperations(ended=parsed_args.all, instance_uuid=wanted)
-        return _COLUMNS, [_row(state) for state in lists.operations(self.client("conductor"), message)]
+        most = None if parsed_args.sorted_by or parsed_args.marker is not None else parsed_args.limit
+        return _COLUMNS, [_row(state) for state in lists.operations(self.client("conductor"), message, most=most)]
 
 
 class OperationShow(Configured, ShowOne):

@@ -1,5 +1,6 @@
 """Long lists, fetched in parts that each fit into one message."""
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol, TypeVar
@@ -28,6 +29,7 @@ from moorage.model import ConsumerHold, HostAggregate, HostState, Instance, Migr
 from moorage.model.inspection import ClaimState, OperationSummary, UnknownGuest
 
 E = TypeVar("E")
+A = TypeVar("A", ClaimState, OperationSummary)
 M = TypeVar("M", bound=Message[Any])
 
 #: Entries of one answer for entries of varying size. Arbitrary: an aggregate may have all hosts, a group few members.
@@ -75,10 +77,14 @@ def migrations(
 
 
 def operations(
-    client: MessageClient, message: ListOperations | ListOperationsInCell, at_once: int = MAX_INSTANCES
+    client: MessageClient,
+    message: ListOperations | ListOperationsInCell,
+    at_once: int = MAX_INSTANCES,
+    *,
+    most: int | None = None,
 ) -> list[OperationSummary]:
-    """Return all operations of a list, the oldest first; see :func:`instances`."""
-    return sorted(_whole(client.call, message, at_once, operation_key), key=lambda state: -state.age)
+    """Return all operations of a list, the oldest first, or the first ones; see :func:`claims`."""
+    return _oldest(_each(client.call, message, at_once, operation_key), most)
 
 
 def unknown_guests(
@@ -114,9 +120,12 @@ def server_groups(client: MessageClient, message: ListServerGroups, at_once: int
     return sorted(found, key=lambda one: (one.name or "", one.group.uuid))
 
 
-def claims(client: MessageClient, message: ListClaims, at_once: int = 5_000) -> list[ClaimState]:
-    """Return all claims of a list, the oldest first; see :func:`instances`."""
-    return sorted(_whole(client.call, message, at_once, lambda one: one.consumer_uuid), key=lambda one: -one.age)
+def claims(
+    client: MessageClient, message: ListClaims, at_once: int = 5_000, *, most: int | None = None
+) -> list[ClaimState]:
+    """Return all claims of a list, the oldest first, or the first ones; then the others are not kept in memory."""
+    found = _each(client.call, message, at_once, lambda one: one.consumer_uuid)
+    return _oldest(found, most)
 
 
 def provider_allocations(
@@ -151,9 +160,17 @@ def part_of(found: Iterable[E], key: Callable[[E], Any], limit: int | None, afte
     return sorted((each for each in found if after is None or key(each) > after), key=key)[:limit]
 
 
+def _oldest(found: Iterable[A], most: int | None) -> list[A]:
+    return sorted(found, key=_youth) if most is None else heapq.nsmallest(most, found, key=_youth)
+
+
+def _youth(one: ClaimState | OperationSummary) -> float:
+    return -one.age
+
+
 def _whole(fetch: Callable[[M], Sequence[E]], message: M, at_once: int, key: Callable[[E], Any]) -> list[E]:
     """Fetch all parts of a list, and return the whole with each entry once; see :func:`_each`."""
-    return list(_each(fetch, message, at_once, key, key))
+    return list(_each(fetch, message, at_once, key))
 
 
 def _each(
@@ -161,13 +178,14 @@ def _each(
     message: M,
     at_once: int,
     key: Callable[[E], Any],
-    name: Callable[[E], Any],
+    name: Callable[[E], Any] | None = None,
 ) -> Iterator[E]:
     """Fetch the parts of a list as they are needed, and yield each entry once.
 
     :param key: the key by which the parts are ordered.
-    :param name: the identity of an entry.
+    :param name: the identity of an entry, if it is not the key.
     """
+    name = name or key
     known: set[Any] = set()
     while True:
         try:

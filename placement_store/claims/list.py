@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from moorage.db.columns import now
+from moorage.db.forced_index import by_index
 from moorage.messages import ListClaims
 from moorage.model.inspection import ClaimState
 from placement_store.claims.residues import RESIDUE
@@ -37,11 +38,14 @@ def claims(connection: Connection, message: ListClaims) -> list[ClaimState]:
         wanted = and_(wanted, consumers.c.accepted_by.is_(None))
     if message.residues:
         wanted = or_(wanted, consumers.c.consumer_type == RESIDUE)
+    uuids = sorted(message.consumer_uuids)
     query = _CLAIMS.where(wanted)
+    if message.unaccepted and not message.residues and not uuids:
+        # In the order of uuids, the database would read all claims to find the few that no host has accepted.
+        query = by_index(query, consumers, "ix_consumers_unaccepted")
     if message.older_than:
         query = query.where(message.older_than <= _AGE)
     query = bulk.page(query, consumers.c.uuid, message.after, message.limit)
-    uuids = sorted(message.consumer_uuids)
     rows: Iterable[Any] = (
         bulk.select_in(connection, query, consumers.c.uuid, uuids) if uuids else connection.execute(query)
     )

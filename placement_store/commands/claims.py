@@ -57,7 +57,8 @@ class ClaimList(ListCommand):
         message = ListClaims(
             unaccepted=parsed_args.unaccepted, older_than=parsed_args.older_than, residues=parsed_args.residues
         )
-        return _COLUMNS, [_row(claim) for claim in lists.claims(self.client("placement"), message)]
+        most = None if parsed_args.sorted_by or parsed_args.marker is not None else parsed_args.limit
+        return _COLUMNS, [_row(claim) for claim in lists.claims(self.client("placement"), message, most=most)]
 
 
 class ClaimReconciled(Configured, Lister):

@@ -2,12 +2,16 @@
 
 import time
 
+import pytest
+from support.databases.rows_read import rows_read
 from support.placement_store.builders import Store
 from support.placement_store.move_builders import SMALL
 
 from moorage import ids
-from moorage.messages import AuditStore, ListServices, ReportService
+from moorage.messages import AuditStore, ListClaims, ListServices, ReportService
 from moorage.model.inspection import ServiceReport
+from placement_store.claims.list import claims
+from placement_store.schema import consumers
 
 
 def test_claims_are_listed_the_oldest_first_with_the_accepting_attempt_and_host(store: Store, host: str) -> None:
@@ -145,6 +149,22 @@ def test_claims_are_listed_in_parts_ordered_by_consumer(store: Store, host: str)
     assert [sorted(claim.consumer_uuid for claim in part) for part in parts] == [uuids[:2], uuids[2:4], uuids[4:]]
     assert store.listed(limit=2, after=uuids[4]) == []
     assert [claim.consumer_uuid for claim in store.listed(unaccepted=True, limit=1, after=uuids[0])] == [uuids[1]]
+
+
+@pytest.mark.backends("mariadb")
+def test_the_few_unaccepted_claims_are_listed_without_reading_all_others(store: Store, host: str) -> None:
+    few = sorted(ids.fresh() for _ in range(3))
+    for uuid in few:
+        store.claim(uuid, {host: {"VCPU": 1}})
+    same = {"project_id": "p", "user_id": "u", "generation": 1, "created_at": 1.0, "updated_at": 1.0}
+    rows = [{"uuid": ids.fresh(), "claim_id": ids.fresh(), "accepted_by": ids.fresh(), **same} for _ in range(5_000)]
+    store.database.write(lambda connection: connection.execute(consumers.insert(), rows))
+    with store.database.engine.connect() as connection:
+        connection.exec_driver_sql("ANALYZE TABLE consumers")
+    message = ListClaims(unaccepted=True, limit=5_000)
+    found, read = rows_read(store.database, lambda connection: claims(connection, message))
+    assert sorted(claim.consumer_uuid for claim in found) == few
+    assert read < 100
 
 
 def test_services_are_told_apart_by_kind_name_and_cell(store: Store) -> None:

@@ -1,5 +1,6 @@
 """Test that a list command with `--limit` fetches no more parts of a long list than it shows."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +10,10 @@ from cliff.lister import Lister
 from conductor.commands.instance import InstanceList
 from conductor.commands.migration import MigrationList
 from moorage import errors, ids
+from moorage.cli import lists
 from moorage.cli.command import ListCommand
 from moorage.cli.shell import Shell
-from moorage.messages import ListInstances, ListMigrations, ShowInstance, ShowMigration
+from moorage.messages import ListClaims, ListInstances, ListMigrations, ShowInstance, ShowMigration
 from moorage.model import Flavor, Instance, Migration
 
 MANY = 10_000
@@ -126,6 +128,38 @@ def test_a_marker_outside_of_the_list_is_refused(capsys: pytest.CaptureFixture[s
     for marker in (uuid(8), uuid(MANY + 1), "web"):
         with pytest.raises(errors.InvalidRequest, match="is not in the list"):
             listed(capsys, InstanceList, "--host", "host7", "--marker", marker, "--limit", "1")
+
+
+class FakePlacement:
+    """A placement role with many claims, which counts the claims that are in memory."""
+
+    def __init__(self) -> None:
+        self.kept: weakref.WeakSet[KeptClaim] = weakref.WeakSet()
+        self.most_kept = 0
+
+    def call(self, message: Any) -> Any:
+        assert isinstance(message, ListClaims)
+        assert message.limit is not None
+        first = int(message.after or "0", 16)
+        part = [KeptClaim(number) for number in range(first + 1, min(MANY, first + message.limit) + 1)]
+        self.kept.update(part)
+        self.most_kept = max(self.most_kept, len(self.kept))
+        return part
+
+
+class KeptClaim:
+    """A claim that can be counted; those with a greater number are older."""
+
+    def __init__(self, number: int) -> None:
+        self.consumer_uuid, self.age = f"{number:08x}", float(number)
+
+
+def test_the_oldest_claims_are_found_without_keeping_all_of_them() -> None:
+    placement = FakePlacement()
+    found = lists.claims(placement, ListClaims(), at_once=500, most=3)
+    assert [claim.age for claim in found] == [MANY, MANY - 1, MANY - 2]
+    # A part that is read, and the one before it.
+    assert placement.most_kept <= 1_010
 
 
 def test_a_conductor_of_a_former_release_is_read_whole(
