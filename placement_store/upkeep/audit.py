@@ -57,14 +57,15 @@ def report(connection: Connection, part: AuditStore | None = None) -> StoreAudit
 def _suspects() -> Any:
     """Return the query for inventories that are over-committed or have drifted, and for allocations without inventory.
 
-    SELECT ... FROM (SELECT provider, class FROM inventories UNION SELECT provider, class FROM allocations) pairs
+    SELECT ... FROM (SELECT provider, class FROM inventories UNION SELECT DISTINCT ... FROM allocations) pairs
       LEFT JOIN inventories ... LEFT JOIN (SELECT provider, class, SUM(used) FROM allocations GROUP BY ...) sums ...
      WHERE sum > (total - reserved) * allocation_ratio OR sum <> used
     """
     columns = ("resource_provider_id", "resource_class_id")
-    pairs = (
-        select(*(inventories.c[name] for name in columns)).union(select(*(allocations.c[name] for name in columns)))
-    ).subquery()
+    # DISTINCT: the database then reads one entry of the index for each pair, and the temporary table of the UNION does
+    # not get a row for each allocation.
+    allocated_pairs = select(*(allocations.c[name] for name in columns)).distinct()
+    pairs = select(*(inventories.c[name] for name in columns)).union(allocated_pairs).subquery()
     sums = (
         select(*(allocations.c[name] for name in columns), func.sum(allocations.c.used).label("allocated"))
         .group_by(*(allocations.c[name] for name in columns))
