@@ -135,7 +135,9 @@ consumers = Table(
     Column("isolated_groups", document_type()),
     Index("ix_consumers_claim", "claim_id"),
     Index("ix_consumers_group", "consumer_group_id", "root_provider_id"),
-    Index("ix_consumers_root", "root_provider_id"),
+    # Has all columns by which the instances on a root are counted, also those of all hosts when a scheduler starts: the
+    # rows of the consumers of one root are far apart.
+    Index("ix_consumers_placed", "root_provider_id", "consumer_type", "migration_of", "claim_id"),
     Index("ix_consumers_migration_of", "migration_of"),
     Index("ix_consumers_unaccepted", "accepted_by", "claimed_at"),
     Index("ix_consumers_project", "project_id", "user_id"),

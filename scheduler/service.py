@@ -277,6 +277,7 @@ class SchedulerService:
         names = ResourceClassNames(database)
         host_cache = HostCache()
         follower = Follower(database, names, host_cache)
+        LOG.info("Reading all hosts")
         until_available(lambda: follower.catch_up(follower.now()), "the main database")
         LOG.info("Knows %s hosts", len(host_cache.snapshot()))
         return DecisionEnvironment(
