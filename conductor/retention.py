@@ -25,6 +25,7 @@ from conductor.super.records import migrations as super_migrations
 from moorage import errors
 from moorage.db.columns import as_uuid, now
 from moorage.db.database import Database
+from moorage.db.forced_index import by_index, has_row
 from moorage.messages import MAX_INSTANCES, ShowInCell
 from moorage.service.process import is_stopping
 from moorage.service.pruning import in_parts
@@ -111,7 +112,7 @@ class CellEndedRecords(EndedRecords):
     def _forgettable(self) -> list[ColumnElement[bool]]:
         operation = self._table.c
         is_its_own = cell_attempts.c.instance_uuid == as_uuid(operation.subject)
-        left = exists().where(*self._in(cell_attempts), is_its_own, MAY_HAVE_A_GUEST)
+        left = has_row(select(cell_attempts.c.attempt_id).where(*self._in(cell_attempts), is_its_own, MAY_HAVE_A_GUEST))
         # Keep the deletion as long as such an attempt: the attempts are pruned only with the deletion.
         return [or_(operation.kind != DELETE, ~left)]
 
@@ -142,11 +143,16 @@ class CellDeletedInstances:
         # instances that are deleted at this moment are inserted.
         instance, attempt, operation = cell_instances.c, cell_attempts.c, cell_operations.c
         # A host that may have a guest destroys it because of the attempt's record: keep the record.
-        has_guest = exists().where(self._in(cell_attempts), attempt.instance_uuid == instance.uuid, MAY_HAVE_A_GUEST)
+        its_own = (attempt.instance_uuid == instance.uuid, MAY_HAVE_A_GUEST)
+        has_guest = has_row(select(attempt.attempt_id).where(self._in(cell_attempts), *its_own))
         pending = (operation.subject == instance.uuid, operation.state == "pending")
-        is_worked_on = exists().where(self._in(cell_operations), *pending)
+        is_worked_on = has_row(select(operation.uuid).where(self._in(cell_operations), *pending))
         old = (instance.state == "deleted", instance.updated_at < now() - self._kept)
-        query = select(instance.uuid).where(self._in(cell_instances), *old, ~has_guest, ~is_worked_on)
+        query = by_index(
+            select(instance.uuid).where(self._in(cell_instances), *old, ~has_guest, ~is_worked_on),
+            cell_instances,
+            "ix_cell_instances_state",
+        )
         uuids = sorted(connection.scalars(query.limit(_AT_ONCE)))
         for table, column in (
             (cell_attempts, cell_attempts.c.instance_uuid),

@@ -202,6 +202,8 @@ cell_attempts = Table(
     UniqueConstraint("cell_uuid", "instance_uuid", "number", name="uq_cell_attempts"),
     Index("ix_cell_attempts_host", "cell_uuid", "host"),
     Index("ix_cell_attempts_migration", "cell_uuid", "migration_uuid"),
+    # For the few attempts that have ended and whose guests may be left.
+    Index("ix_cell_attempts_guest", "cell_uuid", "guest_gone", "state"),
 )
 
 cell_migrations = Table(

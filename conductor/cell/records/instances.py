@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, exc, exists, or_, select
+from sqlalchemy import Connection, Row, bindparam, exc, or_, select
 
 from conductor.cell.attached_groups import provider_of
 from conductor.cell.records.alike_changes import AlikeChanges
@@ -17,6 +17,7 @@ from conductor.engine.rows import document, encoded, of_row, text
 from conductor.engine.steps import Superseded
 from conductor.schema import cell_attempts, cell_instances, cell_migrations
 from moorage import errors
+from moorage.db.forced_index import by_index
 from moorage.db.new_rows import NewRows
 from moorage.messages import InstanceBuild
 from moorage.model import AttachedResource, Flavor, Instance, RequestSpec, Selection
@@ -161,8 +162,16 @@ class CellRecords(AttemptRecords):
         A deleted instance is left out, unless a host may still have a guest of it.
         """
         table = cell_instances.c
-        left = exists().where(self._in(cell_attempts), cell_attempts.c.instance_uuid == table.uuid, MAY_HAVE_A_GUEST)
-        query = select(cell_instances).where(self._in(cell_instances), or_(table.state != "deleted", left))
+        # SELECT ... WHERE cell_uuid = :cell AND (state <> 'deleted' OR uuid IN (SELECT instance_uuid FROM cell_attempts
+        #   WHERE cell_uuid = :cell AND guest_gone = 0 AND claim_id IS NOT NULL AND state NOT IN (...)))
+        # All attempts of a deleted instance have ended. Not EXISTS: it would look for the attempts of each deleted
+        # instance, which may be very many; those of the subquery are few, and are read once.
+        ended = cell_attempts.c.state.not_in(("starting", "building", "active", "held"))
+        attempts = by_index(select(cell_attempts.c.instance_uuid), cell_attempts, "ix_cell_attempts_guest")
+        left = attempts.where(self._in(cell_attempts), MAY_HAVE_A_GUEST, ended)
+        query = select(cell_instances).where(
+            self._in(cell_instances), or_(table.state != "deleted", table.uuid.in_(left))
+        )
         if after is not None:
             query = query.where(table.uuid > after)
         return [instance_of(row) for row in connection.execute(query.order_by(table.uuid).limit(limit))]

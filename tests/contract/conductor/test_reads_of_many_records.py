@@ -1,0 +1,110 @@
+"""Test that a part of a cell's records is read or deleted without reading the attempts of all other instances."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Table, insert
+from support.conductor.record_builders import CELL_UUID
+from support.databases.rows_read import rows_read
+
+from conductor.cell.records.instances import CellRecords
+from conductor.engine.steps import DELETE
+from conductor.retention import CellDeletedInstances, CellEndedRecords
+from conductor.schema import cell_attempts, cell_instances, cell_operations
+from moorage import ids
+from moorage.db.database import Database
+
+MANY, AT_ONCE = 12_000, 100
+#: Each record of a part is looked up in a few tables, and deleted from some of them.
+MOST = 20 * AT_ONCE
+TIMES = {"created_at": 1.0, "updated_at": 1.0}
+
+
+def instance(number: int, state: str) -> dict[str, Any]:
+    uuid = ids.derived("many", number)
+    return {"cell_uuid": CELL_UUID, "uuid": uuid, "request_id": uuid, "state": state, "attempt_number": 1, **TIMES}
+
+
+def attempt(number: int, state: str, *, guest_gone: bool) -> dict[str, Any]:
+    return {
+        "cell_uuid": CELL_UUID,
+        "attempt_id": ids.derived("many", "attempt", number),
+        "instance_uuid": ids.derived("many", number),
+        "number": 1,
+        "host": f"host{number % 100}",
+        "agent": "agent",
+        "claim_id": ids.derived("many", "claim", number),
+        "state": state,
+        "guest_gone": guest_gone,
+        **TIMES,
+    }
+
+
+def deletion(number: int) -> dict[str, Any]:
+    return {
+        "cell_uuid": CELL_UUID,
+        "uuid": ids.derived("many", "deletion", number),
+        "kind": DELETE,
+        "request_id": "r",
+        "subject": ids.derived("many", number),
+        "step": "release",
+        "step_number": 3,
+        "payload": b"{}",
+        "tries": 0,
+        "state": "done",
+        "due_at": 1.0,
+        "lease_number": 1,
+        **TIMES,
+    }
+
+
+def record(database: Database, table: Table, rows: list[dict[str, Any]]) -> None:
+    database.write(lambda connection: connection.execute(insert(table), rows))
+    if not database.is_sqlite:
+        with database.engine.connect() as connection:
+            connection.exec_driver_sql(f"ANALYZE TABLE {table.name}")
+
+
+def in_one_part(database: Database, work: Callable[[Connection], Any]) -> Any:
+    """Run a transaction; on MariaDB, it reads few rows."""
+    if database.is_sqlite:
+        return database.write(work)
+    result, read = rows_read(database, work, writing=True)
+    assert read < MOST
+    return result
+
+
+@pytest.fixture
+def many_deleted(database: Database) -> Database:
+    """The records of many instances that were deleted long ago; the guest of one of them may be left."""
+    record(database, cell_instances, [instance(number, "deleted") for number in range(MANY)])
+    record(database, cell_attempts, [attempt(number, "ended", guest_gone=number != 7) for number in range(MANY)])
+    return database
+
+
+def test_a_part_of_deleted_instances_is_pruned(many_deleted: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conductor.retention._AT_ONCE", AT_ONCE)
+    pruned = CellDeletedInstances(many_deleted, CELL_UUID, kept=1000.0)
+    assert in_one_part(many_deleted, pruned._prune_some) == AT_ONCE
+
+
+def test_a_part_of_ended_operations_is_pruned(many_deleted: Database) -> None:
+    record(many_deleted, cell_operations, [deletion(number) for number in range(MANY)])
+    scope = {"cell_uuid": CELL_UUID}
+    ended = CellEndedRecords(many_deleted, cell_operations, scope, kept=1000.0, at_once=AT_ONCE)
+    assert in_one_part(many_deleted, ended._prune_some) == AT_ONCE
+
+
+def test_a_page_for_an_audit_has_existing_instances_and_deleted_ones_whose_guests_may_be_left(
+    many_deleted: Database,
+) -> None:
+    # Their uuids are among those of the deleted ones.
+    existing = range(MANY, 2 * MANY)
+    record(many_deleted, cell_instances, [instance(number, "active") for number in existing])
+    record(many_deleted, cell_attempts, [attempt(number, "active", guest_gone=False) for number in existing])
+    wanted = sorted(ids.derived("many", number) for number in (7, *existing))
+    left = wanted.index(ids.derived("many", 7))
+    after = wanted[left - 3]
+    page = in_one_part(many_deleted, lambda connection: CellRecords(CELL_UUID).part(connection, after, AT_ONCE))
+    assert [each.uuid for each in page] == wanted[left - 2 :][:AT_ONCE]
