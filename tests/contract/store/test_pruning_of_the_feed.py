@@ -52,4 +52,5 @@ def test_a_part_reads_about_as_many_changes_as_it_deletes(feed: Store) -> None:
     assert read < 5 * AT_ONCE
     feed.database.write(lambda connection: connection.execute(changes.delete().where(changes.c.created_at == LONG_AGO)))
     deleted, read = rows_read(feed.database, lambda connection: change_feed.prune(connection, 3600.0), writing=True)
-    assert (deleted, read) == (0, pytest.approx(0, abs=20))
+    assert deleted == 0
+    assert read < 20

@@ -307,6 +307,8 @@ def test_findings_about_released_claims_are_read_by_no_round_and_only_the_listed
         connection.exec_driver_sql("ANALYZE TABLE reconciled, consumers")
 
     listed, read = rows_read(store.database, lambda connection: reconciler_log.actions(connection, ListReconciled()))
-    assert (len(listed), read) == (1_000, pytest.approx(1_000, abs=10))
+    assert len(listed) == 1_000
+    assert read < 1_020
     forgotten, read = rows_read(store.database, reconciler_log.forget_settled, writing=True)
-    assert (forgotten, read) == (1, pytest.approx(5, abs=5))
+    assert forgotten == 1
+    assert read < 20

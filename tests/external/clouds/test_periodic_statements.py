@@ -27,7 +27,7 @@ from harness.cloud import CloudSpec, RunningCloud
 from moorage import ids
 from moorage.messages import BuildInstances, DeleteInstance, MigrateInstance, ShowInstance
 from moorage.model import Flavor, RequestSpec
-from placement_store.schema import requests, tombstones
+from placement_store.schema import reconciled, requests, tombstones
 
 ENDED = 1_000_000 if os.environ.get("DRILLS") == "long" else 20_000
 #: Rows of one statement that fills a table: no statement may last longer than `[database] statement_timeout`.
@@ -58,6 +58,8 @@ _VALUES = {
     "updated_at": _YESTERDAY,
     "due_at": _YESTERDAY,
     "acknowledged_at": _YESTERDAY,
+    "looked_at": _YESTERDAY,
+    "outcome": "'released'",
     "method": "'method'",
     "request_spec": "'{{}}'",
 }
@@ -75,6 +77,7 @@ _FILLED = (
     cell_disowned,
     requests,
     tombstones,
+    reconciled,
 )
 
 
