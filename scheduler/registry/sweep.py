@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from sqlalchemy import select
@@ -16,6 +16,8 @@ LOG = logging.getLogger(__name__)
 
 #: Sweeps within one heartbeat time-out.
 _ROUNDS_PER_TIMEOUT = 6
+#: The most hosts that one line of the log names. Arbitrary.
+_LISTED = 50
 
 
 class Sweep:
@@ -63,8 +65,7 @@ class Sweep:
             if begun - since >= self._down_after:
                 silent = self._database.write(lambda connection: hosts.mark_down(connection, self._down_after))
                 if silent:
-                    names = ", ".join(sorted(silent))
-                    LOG.warning("Down, for want of a heartbeat in %s s: %s", self._down_after, names)
+                    LOG.warning("Down, for want of a heartbeat in %s s: %s", self._down_after, _listed(silent))
         except errors.Unavailable:
             self._reachable_since = None
             raise
@@ -81,6 +82,12 @@ class Sweep:
             return since
         LOG.warning("Hosts were not looked at for %.0f s: the time-out of each begins again", this.there - last.there)
         return this.here
+
+
+def _listed(names: Collection[str]) -> str:
+    """Return names in one line: if a whole cell is silent, the number of those left out."""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(sorted(names)[:_LISTED]) + more
 
 
 class _Round(NamedTuple):

@@ -102,3 +102,14 @@ def test_a_scheduler_that_has_just_started_marks_no_host_as_down(world: World) -
 
     world.passes(2 * world.sweep.interval)
     assert world.rig.up() == []
+
+
+def test_the_line_about_a_silent_cell_has_a_limited_length(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    many = range(3, 203)
+    world.rig.report([report(number) for number in many], [f"host{number}" for number in many])
+    world.passes(2 * DOWN_AFTER + world.sweep.interval)
+    assert world.rig.up() == []
+    [line] = [record.getMessage() for record in caplog.records if record.name == "scheduler.registry.sweep"]
+    assert line.startswith("Down, for want of a heartbeat in 60.0 s: host1, host10, host100, ")
+    assert line.endswith(" and 152 more")
+    assert len(line) < 600
