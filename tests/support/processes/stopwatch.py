@@ -14,9 +14,9 @@ _Waits = Mapping[tuple[int, int], float]
 class Stopwatch:
     """Measures from its construction on.
 
-    An upper bound of a time is to show that nothing was waited for, not that the machine is fast. So the times in which
-    the threads of the test and of the processes that it has started waited for a processor are not counted. On an idle
-    machine there are none.
+    An upper bound of a time is to show that nothing was waited for, not that the machine is fast. So the time in which
+    one thread of the test, or of the processes that it has started, waited for a processor is not counted: the longest
+    one. On an idle machine there is none. The sum over all threads would be more than was waited for.
     """
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds without those in which threads waited for a processor; for upper bounds."""
+        """Return the seconds without those in which a thread waited for a processor; for upper bounds."""
         elapsed = self.elapsed
-        waited = sum(max(0.0, seconds - self._waits.get(thread, 0.0)) for thread, seconds in _waits().items())
-        return max(0.0, elapsed - waited)
+        waited = (seconds - self._waits.get(thread, 0.0) for thread, seconds in _waits().items())
+        return elapsed - max((0.0, *waited))
 
 
 def _waits() -> _Waits:
