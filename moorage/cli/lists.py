@@ -54,17 +54,24 @@ def instances(
     most: int | None = None,
     wanted: Callable[[Instance], bool] = lambda _: True,
 ) -> list[Instance]:
-    """Return all instances of a list, or its first ones; then no further part is fetched.
+    """Return all instances of a list, or its first ones; then no further part is fetched; see :func:`each_instance`.
 
-    The parts are read at different times. An instance that exists during the whole call is in the list exactly once.
-
-    :param at_once: the most instances of one answer.
     :param most: the most instances to return.
     :param wanted: tells whether an instance belongs to the list.
+    """
+    return list(islice(filter(wanted, each_instance(client, message, at_once)), most))
+
+
+def each_instance(client: MessageClient, message: ListInstances, at_once: int = MAX_INSTANCES) -> Iterator[Instance]:
+    """Yield the instances of a list, whose parts are fetched as they are needed.
+
+    The parts are read at different times. An instance that exists during the whole time is yielded exactly once.
+
+    :param at_once: the most instances of one answer.
     :raises MoorageError: a part cannot be fetched.
     """
     found = _each(client.call, message, at_once, lambda one: one.number, lambda one: one.uuid)
-    return list(islice((one for one in found if (message.deleted or one.state != "deleted") and wanted(one)), most))
+    return (one for one in found if message.deleted or one.state != "deleted")
 
 
 def migrations(

@@ -1,5 +1,6 @@
 """Collection of a cloud's state for an audit: every part is queried, and parts without an answer are recorded."""
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -9,7 +10,13 @@ from oslo_config import cfg
 
 from moorage import errors, ids
 from moorage.cli import lists
-from moorage.cli.audit.findings import CloudState, claimed_for_others, unanswered, unexplained_residues
+from moorage.cli.audit.findings import (
+    CloudState,
+    RecordsCompared,
+    claimed_for_others,
+    unanswered,
+    unexplained_residues,
+)
 from moorage.cli.clients import Clients
 from moorage.cli.services import up
 from moorage.messages import (
@@ -23,7 +30,7 @@ from moorage.messages import (
     ListStrangersInCell,
     OwnsClaim,
 )
-from moorage.model import Cell, Instance, InstanceHolds
+from moorage.model import Cell, Flavor, HostState, Instance, InstanceHolds
 from moorage.model.inspection import Holder, StoreAudit, UnknownGuest, ViewDrift
 
 T = TypeVar("T")
@@ -31,6 +38,8 @@ T = TypeVar("T")
 #: The most holders or instances of one answer: about a megabyte, and a fraction of a second of database time.
 _AT_ONCE = 2_500
 _RECORDS_AT_ONCE = 1_000
+#: The size of an instance whose size is not kept.
+_ANY_SIZE = Flavor(vcpus=1, memory_mb=1)
 
 
 class AuditCollector:
@@ -47,8 +56,8 @@ class AuditCollector:
         store = self._ask("the store", self._store)
         cells = self._ask("the cells", lambda: placement.call(ListCells(without_databases=True))) or []
         instances = self._instances({cell.uuid: cell.name for cell in cells})
-        recorded = self._recorded(store, cells)
         hosts = self._ask("the hosts", lambda: lists.hosts(self._clients.topic("scheduler"), ListHosts()))
+        recorded = self._recorded(store, cells, hosts or ())
         unknown_guests = [unknown for cell in cells for unknown in self._unknown_guests(cell)]
         drift = self._drift()
         all_recorded = "the cells" not in self._unseen and len(recorded) == len(cells)
@@ -80,18 +89,30 @@ class AuditCollector:
         """
         placement = self._clients.topic("placement")
         first = part = placement.call(AuditStore(limit=_AT_ONCE, amounts=True))
-        holders, roots = list(part.holders), dict(part.roots)
+        holders, roots = [_shared(holder) for holder in part.holders], dict(part.roots)
         while part.more_after is not None:
             part = placement.call(AuditStore(limit=_AT_ONCE, after=part.more_after, amounts=True))
-            holders += part.holders
+            holders += [_shared(holder) for holder in part.holders]
             roots |= part.roots
         return structs.replace(first, holders=tuple(holders), roots=roots, more_after=None)
 
-    def _recorded(self, store: StoreAudit | None, cells: Sequence[Cell]) -> dict[str, Sequence[InstanceHolds]]:
-        """Query each cell for its records, in parts; return them by cell."""
+    def _recorded(
+        self, store: StoreAudit | None, cells: Sequence[Cell], hosts: Sequence[HostState]
+    ) -> dict[str, Sequence[InstanceHolds]]:
+        """Query each cell for its records, in parts; return them by cell.
+
+        What an instance should hold is most of its record. It is kept only where it contradicts the store: a large
+        cloud has hundreds of thousands of instances.
+        """
+        compared = None if store is None else RecordsCompared(store, hosts)
+
+        def needed(instance: InstanceHolds) -> InstanceHolds:
+            agrees = compared is not None and next(compared.findings(instance), None) is None
+            return structs.replace(instance, holds=()) if agrees else instance
+
         found: dict[str, list[InstanceHolds]] = {}
         for cell in cells:
-            answer = self._ask(f"records of {cell.name}", partial(self._of_cell, cell))
+            answer = self._ask(f"records of {cell.name}", partial(self._of_cell, cell, needed))
             if answer is not None:
                 found[cell.uuid] = answer
         if store is not None and len(found) == len(cells):
@@ -106,18 +127,20 @@ class AuditCollector:
                     found[cell.uuid] += more
         return dict(found)
 
-    def _of_cell(self, cell: Cell) -> list[InstanceHolds]:
+    def _of_cell(self, cell: Cell, needed: Callable[[InstanceHolds], InstanceHolds]) -> list[InstanceHolds]:
         client = self._clients.cell(cell)
         part = client.call(ListHoldsInCell(limit=_RECORDS_AT_ONCE))
-        found = list(part.instances)
+        found = [needed(instance) for instance in part.instances]
         while part.more_after is not None:
             part = client.call(ListHoldsInCell(limit=_RECORDS_AT_ONCE, after=part.more_after))
-            found += part.instances
+            found += [needed(instance) for instance in part.instances]
         return found
 
     def _instances(self, cells: dict[str, str]) -> list[Instance] | None:
         conductor = self._clients.topic("conductor")
-        instances = self._ask("the instances", lambda: lists.instances(conductor, ListInstances()))
+        instances = self._ask(
+            "the instances", lambda: [_needed(one) for one in lists.each_instance(conductor, ListInstances())]
+        )
         for uuid in unanswered(instances or ()):
             self._unseen[f"instances of {cells.get(uuid, uuid)}"] = "the cell has not answered the super conductor"
         return instances
@@ -164,6 +187,41 @@ class AuditCollector:
 
     def _view(self, name: str) -> ViewDrift | None:
         return self._ask(f"the view of {name}", lambda: self._clients.topic("scheduler", name).call(CompareView()))
+
+
+def _shared(holder: Holder) -> Holder:
+    """Return a holder whose providers' uuids are the same objects as those of other holders, to save memory."""
+    return structs.replace(
+        holder,
+        root_provider_uuids=tuple(map(sys.intern, holder.root_provider_uuids)),
+        placed_on=_interned(holder.placed_on),
+        held={sys.intern(uuid): amounts for uuid, amounts in holder.held.items()},
+    )
+
+
+def _interned(text: str | None) -> str | None:
+    return None if text is None else sys.intern(text)
+
+
+def _needed(instance: Instance) -> Instance:
+    """Return an instance without what no finding depends on, to save memory."""
+    attempts = tuple(structs.replace(attempt, reason=None) for attempt in instance.attempts)
+    return structs.replace(
+        instance,
+        name=None,
+        project_id="",
+        user_id="",
+        flavor=_ANY_SIZE,
+        cell_uuid=_interned(instance.cell_uuid),
+        cell=_interned(instance.cell),
+        host=None,
+        claim_id=None,
+        reason=None,
+        explanation=None,
+        request_id=None,
+        attached={},
+        attempts=attempts,
+    )
 
 
 def owning(clients: Clients, cell: Cell, uuids: Sequence[str]) -> list[InstanceHolds]:

@@ -48,7 +48,8 @@ class CloudState:
 
     ``instances`` are the instances that are not deleted. ``unwanted`` are the claims of other services that their
     owners do not want: by claim id, the text of the owner's answer. ``recorded`` are the records of the cells that have
-    answered, by cell; they include deleted instances to which a residue may belong. ``drift`` is by scheduler.
+    answered, by cell; they include deleted instances to which a residue may belong. The collector leaves out what an
+    instance should hold if it agrees with the store. ``drift`` is by scheduler.
     ``unseen`` has each part that could not be read, with the reason.
     """
 
@@ -83,7 +84,8 @@ def judge(state: CloudState) -> list[Finding]:
             found += _leaked(state.store.holders, state.instances, residues, state.unwanted)
         if state.hosts is not None:
             found += _claimed_twice(state.store.holders, state.hosts)
-        found += _contradicting(state.store, recorded, state.hosts or ())
+        compared = RecordsCompared(state.store, state.hosts or ())
+        found += [finding for instance in recorded for finding in compared.findings(instance)]
     found += _active_twice(state.instances or ())
     found += [_unknown_guest(unknown) for unknown in state.unknown_guests]
     found += [
@@ -223,19 +225,22 @@ def _active_twice(instances: Sequence[Instance]) -> Iterator[Finding]:
             yield Finding("doubled", instance.uuid, f"has active guests on {', '.join(on)}", "guests")
 
 
-def _contradicting(
-    store: StoreAudit, recorded: Sequence[InstanceHolds], hosts: Sequence[HostState]
-) -> Iterator[Finding]:
-    """Yield consumers that hold less than their cell has recorded, or differ otherwise: others may claim the rest."""
-    holders = {holder.uuid: holder for holder in store.holders}
-    nodes = {host.compute_node_uuid for host in hosts}
-    for instance in recorded:
+class RecordsCompared:
+    """Compares the records of instances with the store."""
+
+    def __init__(self, store: StoreAudit, hosts: Sequence[HostState]) -> None:
+        self._holders = {holder.uuid: holder for holder in store.holders}
+        self._roots = store.roots
+        self._nodes = {host.compute_node_uuid for host in hosts}
+
+    def findings(self, instance: InstanceHolds) -> Iterator[Finding]:
+        """Yield consumers that hold less than recorded, or differ otherwise: others may claim the rest."""
         if not instance.settled:
-            continue
+            return
         for hold in instance.holds:
             # Residues on a deleted host were deleted together with it.
-            if hold.consumer_type != RESIDUE or hold.root_provider_uuid in nodes:
-                yield from _differing(instance, hold, holders.get(hold.consumer_uuid), store.roots)
+            if hold.consumer_type != RESIDUE or hold.root_provider_uuid in self._nodes:
+                yield from _differing(instance, hold, self._holders.get(hold.consumer_uuid), self._roots)
 
 
 def _differing(

@@ -96,11 +96,19 @@ class Healer:
 
     def _recorded(self, state: CloudState, findings: Iterable[Finding]) -> dict[str, tuple[str, InstanceHolds]]:
         """Return the records of the instances of these findings, including deleted ones, each with its cell."""
-        known = {one.instance_uuid: (cell, one) for cell, recorded in state.recorded.items() for one in recorded}
-        unknown = sorted({str(one.instance_uuid) for one in findings} - known.keys())
-        if unknown and state.all_recorded:
-            for cell in self._cells():
-                known |= {one.instance_uuid: (cell.uuid, one) for one in owning(self._clients, cell, unknown)}
+        wanted = {str(one.instance_uuid) for one in findings}
+        known = {
+            one.instance_uuid: (cell, one)
+            for cell, recorded in state.recorded.items()
+            for one in recorded
+            if one.instance_uuid in wanted
+        }
+        # An instance without a record may be deleted. A record may be without what the instance should hold.
+        unknown = wanted - known.keys() if state.all_recorded else set()
+        in_part = {uuid: cell for uuid, (cell, one) in known.items() if not one.holds}
+        for cell in self._cells() if unknown or in_part else ():
+            read = sorted(unknown | {uuid for uuid, of in in_part.items() if of == cell.uuid})
+            known |= {one.instance_uuid: (cell.uuid, one) for one in owning(self._clients, cell, read)}
         return known
 
     def _in_cell(
