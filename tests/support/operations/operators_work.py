@@ -37,6 +37,7 @@ from moorage.messages import (
     ListStrangers,
     ListTraits,
     ListUsages,
+    LocateCellInCell,
     OwnsClaim,
     PlanReshape,
     PostAllocations,
@@ -95,6 +96,8 @@ def work(room: Room, cloud: TroublesomeCloud, instance_uuid: str) -> None:
         _tell(cloud, message.topic, message)
     _tell(cloud, "conductor", OwnsClaim(**_new(), consumer_uuid=instance_uuid, claim_id=str(instance.claim_id)))
     ended = next(one for one in instance.attempts if one.state == "ended")
+    # As an agent that is configured with the uuid of its cell.
+    _tell(cloud, f"conductor.{instance.cell_uuid}", LocateCellInCell(name="cell1"))
     _tell(cloud, f"conductor.{instance.cell_uuid}", ReportProviderTree(**_new(), agent="agent-cell1", providers=()))
     gone = EndedAttempt(host=ended.host, instance_uuid=instance_uuid, attempt_id=ended.attempt_id, claim_id=ids.fresh())
     _tell(cloud, f"conductor.{instance.cell_uuid}", AttemptsGone(**_new(), agent="agent-cell1", attempts=(gone,)))
