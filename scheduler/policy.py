@@ -179,9 +179,9 @@ class ActivePolicy:
 
     def _refuse(self, stays: str, reason: str) -> bool:
         reason = " ".join(reason.split())
+        LOG.error("The reloaded configuration is refused, and policy %s stays in force: %s", stays, reason)
         with self._lock:
             self._refused = self._clock(), reason
-        LOG.error("The reloaded configuration is refused, and policy %s stays in force: %s", stays, reason)
         return False
 
 

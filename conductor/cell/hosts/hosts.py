@@ -306,9 +306,11 @@ class CellHosts:
 
     def _withhold(self, connection: Connection, agent: str, names: Sequence[str]) -> None:
         """Record that an agent withholds hosts: every conductor that has an order for one of them must know it."""
-        for part in batches(names):
-            here = (self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(part))
-            connection.execute(update(cell_hosts).where(*here).values(withheld_at=now()))
+        of_others = self._of_others(connection, agent, names)
+        for part in batches([name for name in names if name not in of_others]):
+            # The agent may have another name than the one that described the host: orders go to it from now on.
+            here = (self._here(), cell_hosts.c.service_host.in_(part))
+            connection.execute(update(cell_hosts).where(*here).values(agent=agent, withheld_at=now()))
 
     def _alive(self, connection: Connection, agent: str, names: Sequence[str]) -> list[str]:
         """Record that these hosts of an agent are alive; return those that are unknown or belong to another agent."""

@@ -166,6 +166,21 @@ def test_a_host_that_its_agent_withholds_is_not_taken_over(database: Database) -
     assert of_others(hosts, "h1") == {"h1": "agent"}
 
 
+def test_an_agent_that_withholds_a_host_of_a_silent_agent_gets_the_orders_for_it(database: Database) -> None:
+    times = Times(database)
+    hosts = times.hosts
+    report(hosts, described(1), described(2))
+    withheld = ReportHostsInCell(request_id=ids.fresh(), agent="new", withheld=("h1",))
+    hosts.report_hosts(withheld)
+    assert (hosts.is_withheld("h1"), hosts.agent_of("h1")) == (False, "agent"), "its agent is alive"
+    times.passes()
+
+    hosts.report_hosts(structs.replace(withheld, request_id=ids.fresh()))
+
+    assert (hosts.is_withheld("h1"), hosts.agent_of("h1")) == (True, "new")
+    assert (hosts.is_withheld("h2"), hosts.agent_of("h2")) == (False, "agent")
+
+
 def test_no_host_is_taken_over_before_its_agent_could_be_heard_again(database: Database) -> None:
     cell = ids.fresh()
     report(CellHosts(options.new(), database, cell), described(1))
