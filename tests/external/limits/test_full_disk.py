@@ -92,7 +92,11 @@ def test_a_cloud_under_load_continues_without_a_restart_when_the_disk_has_room_a
         with Load(cloud) as load:
             load.ended.wait(1.0)
             small.fill_disk()
-            wait_until(lambda: any("is full" in cloud.log(role) for role in cloud.ROLES), "the tables to be full")
+            wait_until(
+                lambda: load.faults or any("is full" in cloud.log(role) for role in cloud.ROLES),
+                "the tables to be full",
+            )
+            assert not load.faults, load.faults  # then no client writes any more
             load.ended.wait(3.0)
             small.free_disk()
             back = time.monotonic()
