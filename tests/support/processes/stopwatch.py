@@ -2,13 +2,13 @@
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
 
 #: Seconds for which each thread was ready and had no processor, by the ids of its process and its own.
-_Waits = Mapping[tuple[int, int], float]
+Waits = Mapping[tuple[int, int], float]
 
 
 class Stopwatch:
@@ -17,10 +17,13 @@ class Stopwatch:
     An upper bound of a time is to show that nothing was waited for, not that the machine is fast. So the time in which
     one thread of the test, or of the processes that it has started, waited for a processor is not counted: the longest
     one. On an idle machine there is none. The sum over all threads would be more than was waited for.
+
+    :param read_waits: reads the waits of all threads; for a test of this class.
     """
 
-    def __init__(self) -> None:
-        self._waits = _waits()
+    def __init__(self, read_waits: Callable[[], Waits] | None = None) -> None:
+        self._read_waits = read_waits or _waits
+        self._waits = self._read_waits()
         self._began = time.monotonic()
 
     @property
@@ -32,11 +35,11 @@ class Stopwatch:
     def seconds(self) -> float:
         """Return the seconds without those in which a thread waited for a processor; for upper bounds."""
         elapsed = self.elapsed
-        waited = (seconds - self._waits.get(thread, 0.0) for thread, seconds in _waits().items())
+        waited = (seconds - self._waits.get(thread, 0.0) for thread, seconds in self._read_waits().items())
         return elapsed - max((0.0, *waited))
 
 
-def _waits() -> _Waits:
+def _waits() -> Waits:
     """Read the waits of all threads (proc(5), `schedstat`); empty if the kernel does not count them."""
     found: dict[tuple[int, int], float] = {}
     me = psutil.Process()
