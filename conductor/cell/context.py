@@ -52,26 +52,25 @@ class CellContext:
         #: The options of the section `[conductor]`.
         self.options: Final[Any] = conf.conductor
         self.cell_uuid: Final = cell.uuid
-        cell_uuid = cell.uuid
         #: Its name when this conductor was started.
         self.cell_name: Final = cell.name
         self.database: Final = database
         self.operations: Final = operations
-        self.records: Final = CellRecords(cell_uuid)
+        self.records: Final = CellRecords(cell.uuid)
         self.migrations: Final = MigrationRecords(self.records)
         self.sequences: Final = AttemptSequences(self.records, self.migrations)
         self.gates: Final = Gates(database, self.records, self.sequences, operations)
-        self.revoked_claims: Final = RevokedClaims(cell_disowned, {"cell_uuid": cell_uuid})
-        self.hosts: Final = CellHosts(conf, database, cell_uuid)
+        self.revoked_claims: Final = RevokedClaims(cell_disowned, {"cell_uuid": cell.uuid})
+        self.hosts: Final = CellHosts(conf, database, cell.uuid)
         # Shorter than the time that the super conductor waits for this cell's answer: a third of `call_timeout`.
         impatient = bus.client("placement", timeout=conf.rpc.call_timeout / 4)
-        self.forced_down: Final = ForcedDownHosts(cell_uuid, impatient)
-        self.agents: Final = CellAgents(conf, cell_uuid, cell_bus, self.hosts, operations.backoff)
+        self.forced_down: Final = ForcedDownHosts(cell.uuid, impatient)
+        self.agents: Final = CellAgents(conf, cell.uuid, cell_bus, self.hosts, operations.backoff)
         bulkheads = self.agents.bulkheads
         self.worker: Final = Worker(operations, conf.conductor.workers, service, bulkheads, acknowledgements)
         self.stored: Final = StoredRequests(database, cell_requests)
         #: The stored requests of the orders to this cell.
-        self.requests: Final = CellRequests(database, self.stored, cell_uuid, self.worker)
+        self.requests: Final = CellRequests(database, self.stored, cell.uuid, self.worker)
         #: The client of the placement role for steps: stored answers are acknowledged once the step is recorded.
         self.placement: Final = AcknowledgingClient(bus.client("placement"), acknowledgements)
         #: The client of the placement role for endpoints.

@@ -14,8 +14,7 @@ import oslo_messaging
 
 from moorage import errors, ids
 from moorage.bus.calling import HOUSEKEEPING
-from moorage.bus.dispatcher import CallDispatcher
-from moorage.bus.rpc_server import ThreadedServer
+from moorage.bus.rpc_server import CallDispatcher, ThreadedServer
 
 if TYPE_CHECKING:
     from moorage.bus.bus import Bus, Client

@@ -11,8 +11,8 @@ from oslo_messaging.rpc.dispatcher import NoSuchMethod, UnsupportedVersion
 from support.bus.hall import Greet, Hall
 
 from moorage import errors
-from moorage.bus.dispatcher import CallDispatcher
 from moorage.bus.handlers import Endpoint
+from moorage.bus.rpc_server import CallDispatcher
 
 GREET = {"method": "greet", "version": "1.0", "args": {"name": "Ada"}}
 
