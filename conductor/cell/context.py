@@ -64,7 +64,7 @@ class CellContext:
         self.hosts: Final = CellHosts(conf, database, cell.uuid)
         # Shorter than the time that the super conductor waits for this cell's answer: a third of `call_timeout`.
         impatient = bus.client("placement", timeout=conf.rpc.call_timeout / 4)
-        self.forced_down: Final = ForcedDownHosts(cell.uuid, impatient)
+        self.forced_down: Final = ForcedDownHosts(cell.uuid, impatient, database, self.records)
         self.agents: Final = CellAgents(conf, cell.uuid, cell_bus, self.hosts, operations.backoff)
         bulkheads = self.agents.bulkheads
         self.worker: Final = Worker(operations, conf.conductor.workers, service, bulkheads, acknowledgements)

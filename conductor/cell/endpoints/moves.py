@@ -8,6 +8,7 @@ import logging
 from sqlalchemy import Connection
 
 from conductor.cell.context import CellPart
+from conductor.cell.hosts.forced_down import must_be_evacuated
 from conductor.cell.payloads import Fate, GiveBackStep, StartStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
@@ -38,8 +39,11 @@ class CellMoves(CellPart):
     def prepare_move(self, message: PrepareMoveInCell) -> Placement:
         """Reserve an instance for a move, and return its current placement.
 
-        :raises InvalidState: it cannot be moved in its state, or the move was cancelled before this order arrived.
+        :raises InvalidState: it cannot be moved in its state, its host is forced down and this is no evacuation, or the
+            move was cancelled before this order arrived.
         """
+        evacuates = message.kind == "evacuation"
+        forced_down = None if evacuates else self._cell.forced_down.host_of(message.instance_uuid)
 
         def work(connection: Connection, _begun: list[Operation]) -> Placement:
             instance = self._cell.records.lock_known(connection, message.instance_uuid)
@@ -48,6 +52,8 @@ class CellMoves(CellPart):
                 raise errors.InvalidState(reason=f"migration {message.migration_uuid} has been cancelled")
             order_numbers.take(self._cell.records, connection, instance, message)
             source = self._movable(connection, instance, message)
+            if source.host == forced_down:
+                raise must_be_evacuated(instance.uuid, source.host, "its guest cannot be moved")
             self._cell.migrations.add(connection, message, instance, source, origin(message))
             self._cell.records.change(connection, instance.uuid, state="moving", migration_uuid=message.migration_uuid)
             return Placement(

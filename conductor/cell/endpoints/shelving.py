@@ -5,6 +5,7 @@ from sqlalchemy import Connection
 
 from conductor.cell.context import CellPart
 from conductor.cell.endpoints.builds import first_step
+from conductor.cell.hosts.forced_down import must_be_evacuated
 from conductor.cell.payloads import StartStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.instances import CellInstance
@@ -29,8 +30,7 @@ class ShelfOrders(CellPart):
 
         :raises InvalidState: it is not active, or its host is forced down.
         """
-        # Read it before the transaction, which must not wait for the placement role's answer.
-        dead = self._declared_down(message.instance_uuid)
+        forced_down = self._cell.forced_down.host_of(message.instance_uuid)
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
             instance = order_numbers.lock(self._cell.records, connection, message)
@@ -40,11 +40,8 @@ class ShelfOrders(CellPart):
             instance.require("active")
             require_settled(connection, self._cell.operations, instance.uuid)
             attempt = self._cell.records.current(connection, instance)
-            if attempt.host == dead:
-                raise errors.InvalidState(
-                    reason=f"instance {instance.uuid} is on host {dead}, which is forced down, so that nothing of it "
-                    "can be put on the shelf: evacuate it"
-                )
+            if attempt.host == forced_down:
+                raise must_be_evacuated(instance.uuid, attempt.host, "nothing of it can be put on the shelf")
             # From now on the attempt cannot pass a gate, and a returning host destroys its guest.
             self._cell.records.change_attempt(connection, attempt.attempt_id, state="ended", reason="it was shelved")
             self._cell.records.change(connection, instance.uuid, state="shelving", reason=None)
@@ -52,18 +49,6 @@ class ShelfOrders(CellPart):
             return Done()
 
         return self._cell.requests.once(message, work)
-
-    def _declared_down(self, instance_uuid: str) -> str | None:
-        """Return the host of an active instance if the host is forced down."""
-
-        def work(connection: Connection) -> str | None:
-            instance = self._cell.records.read(connection, instance_uuid)
-            if instance is None or instance.state != "active":
-                return None
-            return self._cell.records.current(connection, instance).host
-
-        host = self._cell.database.read(work)
-        return host if host is not None and self._cell.forced_down.has(host) else None
 
     @serves(PrepareUnshelveInCell)
     def prepare_unshelve(self, message: PrepareUnshelveInCell) -> RequestSpec:

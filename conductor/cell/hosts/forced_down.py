@@ -2,8 +2,12 @@
 
 import logging
 
+from sqlalchemy import Connection
+
+from conductor.cell.records.instances import CellRecords
 from moorage import errors
 from moorage.bus.bus import Client
+from moorage.db.database import Database
 from moorage.messages import ListHostsDeclaredDown
 
 LOG = logging.getLogger(__name__)
@@ -15,9 +19,11 @@ class ForcedDownHosts:
     :param placement: a client with a short timeout, because the caller of an order waits for the answer.
     """
 
-    def __init__(self, cell_uuid: str, placement: Client) -> None:
+    def __init__(self, cell_uuid: str, placement: Client, database: Database, records: CellRecords) -> None:
         self._cell_uuid = cell_uuid
         self._placement = placement
+        self._database = database
+        self._records = records
 
     def has(self, host: str, *, or_disabled: bool = False) -> bool:
         """Return True if a host is forced down with all its nodes, or was deleted.
@@ -32,6 +38,30 @@ class ForcedDownHosts:
         except errors.MoorageError as fault:
             LOG.warning("It is unknown whether host %s was forced down or disabled: %s", host, fault)
             return False
+
+    def host_of(self, instance_uuid: str) -> str | None:
+        """Return the host of an active instance if the host is forced down or was deleted.
+
+        Call it before the transaction of an order, which must not wait for the placement role's answer.
+        """
+
+        def work(connection: Connection) -> str | None:
+            instance = self._records.read(connection, instance_uuid)
+            if instance is None or instance.state != "active":
+                return None
+            return self._records.current(connection, instance).host
+
+        host = self._database.read(work)
+        return host if host is not None and self.has(host) else None
+
+
+def must_be_evacuated(instance_uuid: str, host: str, what: str) -> errors.InvalidState:
+    """Return the refusal of an order about an instance on a host that is forced down.
+
+    :param what: what would need the guest on that host, as in "nothing of it can be put on the shelf".
+    """
+    reason = f"instance {instance_uuid} is on host {host}, which is forced down, so that {what}: evacuate it"
+    return errors.InvalidState(reason=reason)
 
 
 def why_waiting(host: str, fault: errors.MoorageError) -> str:

@@ -7,6 +7,7 @@ from support.conductor.moving_instances import BIGGER, Mover, becomes, built, sh
 
 from moorage import errors, ids
 from moorage.messages import EndMove, SwapClaim
+from moorage.model import MoveKind
 
 # --- Without trouble --------------------------------------------------------------------------------------------------
 
@@ -119,6 +120,18 @@ def test_only_an_active_instance_is_prepared_for_a_move_and_only_once(world: Wor
         Mover(world, ids.fresh()).prepare()
     with pytest.raises(errors.InvalidState, match="waits to be confirmed"):
         first.end("confirm")
+
+
+@pytest.mark.parametrize("kind", ["cold-migration", "resize", "live-migration"])
+def test_from_a_host_that_is_declared_down_a_server_can_only_be_evacuated(world: World, kind: MoveKind) -> None:
+    uuid = built(world)
+    before = shown(world, uuid)
+    world.placement.declared_down = {"a"}
+
+    with pytest.raises(errors.InvalidState, match=r"on host a, which is forced down.*: evacuate it"):
+        Mover(world, uuid, kind).prepare()
+    assert shown(world, uuid) == before
+    assert Mover(world, uuid, "evacuation").prepare().selection.service_host == "a"
 
 
 def test_a_cancelled_move_leaves_everything_as_it_was(world: World) -> None:
