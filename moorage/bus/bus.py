@@ -24,7 +24,6 @@ from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
 from moorage import context, errors, failpoints, logs
 from moorage.batches import BatchItem
-from moorage.bus.broker_hosts import BrokerHosts
 from moorage.bus.bus_server import BusServer as BusServer
 from moorage.bus.calling import (
     HOUSEKEEPING,
@@ -42,9 +41,10 @@ from moorage.bus.handlers import handlers as handlers
 from moorage.bus.handlers import serves as serves
 from moorage.bus.handlers import serves_many as serves_many
 from moorage.bus.inproc import InprocDriver
-from moorage.bus.message_batches import LibraryCall
-from moorage.bus.rabbit import BATCHED, RabbitDriver
-from moorage.bus.rabbit_connection import NotSentInTime
+from moorage.bus.rabbit.broker_hosts import BrokerHosts
+from moorage.bus.rabbit.connection import NotSentInTime
+from moorage.bus.rabbit.driver import BATCHED, RabbitDriver
+from moorage.bus.rabbit.message_batches import LibraryCall
 from moorage.config import options
 from moorage.messages.wire import Message, R, encode, prepare
 

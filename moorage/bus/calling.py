@@ -1,6 +1,6 @@
 """Calls to one topic over any bus library: deadlines, servers of former releases without guards, decoded answers.
 
-This module imports no bus library, because commands call without one (:mod:`moorage.bus.direct`).
+This module imports no bus library, because commands call without one (:mod:`moorage.bus.rabbit.direct`).
 """
 
 import abc

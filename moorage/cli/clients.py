@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from moorage import errors
 from moorage.bus.calling import Caller
-from moorage.bus.direct import DirectBus, DirectClient, is_plain
+from moorage.bus.rabbit.direct import DirectBus, DirectClient, is_plain
 from moorage.config import calls
 from moorage.config.options import required
 from moorage.messages.wire import Message

@@ -1,7 +1,7 @@
 """Batches of answers on RabbitMQ: if the calls of one process came in a batch, their answers are batched as well.
 
 While an answer is being sent to a process, further answers to it wait and travel in the next message
-(:mod:`moorage.bus.message_batches`).
+(:mod:`moorage.bus.rabbit.message_batches`).
 """
 
 import logging
@@ -12,9 +12,18 @@ from typing import Any
 
 from moorage import context
 from moorage.batches import Batches, BatchItem, in_parts
-from moorage.bus.message_batches import MAX_BYTES, MOST, REFUSED, Body, CallSender, Connect, OutgoingCall, size_of
 from moorage.bus.message_json import enveloped
-from moorage.bus.rabbit_connection import Connection
+from moorage.bus.rabbit.connection import Connection
+from moorage.bus.rabbit.message_batches import (
+    MAX_BYTES,
+    MOST,
+    REFUSED,
+    Body,
+    CallSender,
+    Connect,
+    OutgoingCall,
+    size_of,
+)
 
 # isort: split
 from oslo_messaging._drivers import amqpdriver

@@ -1,7 +1,7 @@
 """The hosts of a RabbitMQ cluster; connections to them with the AMQP library alone; checks of the broker.
 
-Commands send their calls over such connections (:mod:`moorage.bus.direct`). Services check the broker over them before
-they use the bus library, which would wait for an unreachable broker without end.
+Commands send their calls over such connections (:mod:`moorage.bus.rabbit.direct`). Services check the broker over them
+before they use the bus library, which would wait for an unreachable broker without end.
 """
 
 import json
@@ -17,8 +17,8 @@ from oslo_config import cfg
 
 from moorage import errors, ids
 from moorage.addresses import address
-from moorage.bus import alarms, tls
 from moorage.bus.calling import QUEUE_PART, mask_url, reason, unreadable
+from moorage.bus.rabbit import alarms, tls
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from oslo_config import cfg
 
 from moorage import context
 from moorage.addresses import address
-from moorage.bus import alarms, tls
 from moorage.bus.calling import QUEUE_PART
+from moorage.bus.rabbit import alarms, tls
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split

@@ -13,9 +13,9 @@ from typing import Any
 from oslo_config import cfg
 
 from moorage import errors, failpoints
-from moorage.bus import tls
-from moorage.bus.broker_hosts import FAULTS, BrokerHosts, DirectConnection, query_of, split
 from moorage.bus.calling import HOUSEKEEPING, Caller, Wake, outgoing, plain_error, reason
+from moorage.bus.rabbit import tls
+from moorage.bus.rabbit.broker_hosts import FAULTS, BrokerHosts, DirectConnection, query_of, split
 from moorage.messages.wire import Message, encode, prepare
 
 #: Errors of the server's library for a message that the server does not support, or not at this version.

@@ -20,11 +20,11 @@ from oslo_messaging._drivers import amqp, amqpdriver, base, impl_rabbit, pool
 from oslo_messaging._drivers import common as rpc_common
 
 from moorage.batches import BatchItem
-from moorage.bus.answer_batches import AnswerSender, ReplyWaiter
 from moorage.bus.handlers import Answer
-from moorage.bus.message_batches import CallQueue, CallSender, LibraryCall, calls_of
 from moorage.bus.message_json import enveloped
-from moorage.bus.rabbit_connection import Connection, send_once_there_is_a_queue
+from moorage.bus.rabbit.answer_batches import AnswerSender, ReplyWaiter
+from moorage.bus.rabbit.connection import Connection, send_once_there_is_a_queue
+from moorage.bus.rabbit.message_batches import CallQueue, CallSender, LibraryCall, calls_of
 
 LOG = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 While a batch of calls is in flight, new calls wait and travel in the next batch. If no batch is in flight, a call is
 sent at once. Nagle's algorithm does the same for small segments (RFC 896). Calls that one thread makes at the same time
 travel in one batch from the start. While an answer is being sent to a process, further answers to it wait and travel in
-the next message (:mod:`moorage.bus.answer_batches`).
+the next message (:mod:`moorage.bus.rabbit.answer_batches`).
 
 A batch of one call is the library's own single message. On the wire a batch of several calls is itself a call, of the
 method `batch`. A server of a former release refuses this call before it carries anything out; the calls are then sent
@@ -28,7 +28,7 @@ import msgspec
 from moorage import context, metrics
 from moorage.batches import BatchItem
 from moorage.bus.message_json import enveloped
-from moorage.bus.rabbit_connection import seconds_in_queue, send_once_there_is_a_queue
+from moorage.bus.rabbit.connection import seconds_in_queue, send_once_there_is_a_queue
 
 # isort: split
 import oslo_messaging
@@ -36,7 +36,7 @@ from oslo_messaging._drivers import amqp
 from oslo_messaging._drivers import common as rpc_common
 
 if TYPE_CHECKING:
-    from moorage.bus.answer_batches import ReplyWaiter
+    from moorage.bus.rabbit.answer_batches import ReplyWaiter
 
 LOG = logging.getLogger(__name__)
 

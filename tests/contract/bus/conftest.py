@@ -9,7 +9,7 @@ from support.processes.tls import Tls
 
 from harness.servers import RabbitMQServer
 from moorage import ids
-from moorage.bus import message_batches, rabbit
+from moorage.bus.rabbit import driver, message_batches
 
 #: Within this process, and RabbitMQ in plain text and over TLS.
 BUSES = ("inproc", *(pytest.param(name, marks=pytest.mark.servers) for name in ("rabbit", "rabbit-tls")))
@@ -57,7 +57,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(1 if calls is None else len(calls))
         return calls
 
-    monkeypatch.setattr(rabbit, "calls_of", count)
+    monkeypatch.setattr(driver, "calls_of", count)
     return found
 
 

@@ -10,7 +10,7 @@ from support.bus.counting_hall import TOGETHER, Hall, Item, Listed, Slow, is_rig
 
 from moorage import context, errors
 from moorage.batches import BatchItem
-from moorage.bus import rabbit
+from moorage.bus.rabbit import driver
 
 
 def made(hall: Hall, items: Sequence[Item]) -> Iterator[list[tuple[int, object]]]:
@@ -112,7 +112,7 @@ def test_a_server_of_a_former_release_gets_calls_that_are_made_together_one_by_o
     on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_rabbit.counters.may_go_on.set()
-    monkeypatch.setattr(rabbit, "calls_of", mock.Mock(return_value=None))
+    monkeypatch.setattr(driver, "calls_of", mock.Mock(return_value=None))
     for beginning in (0, TOGETHER):
         numbers = range(beginning, beginning + TOGETHER)
         answers = dict(pair for portion in made(on_rabbit, items_of(numbers)) for pair in portion)

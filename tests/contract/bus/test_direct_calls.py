@@ -14,7 +14,7 @@ from support.processes.tls import Tls
 from harness.servers import RabbitMQServer
 from moorage import errors, ids
 from moorage.bus.bus import Bus, BusServer, serves
-from moorage.bus.direct import DirectBus, DirectClient, is_plain
+from moorage.bus.rabbit.direct import DirectBus, DirectClient, is_plain
 from moorage.cli.clients import Clients
 from moorage.config import calls, options
 from moorage.messages import ListCells, ListHosts, ListInstances

@@ -11,7 +11,7 @@ from support.processes.stopwatch import Stopwatch
 
 from harness.waiting import wait_until
 from moorage import errors
-from moorage.bus import rabbit
+from moorage.bus.rabbit import driver
 
 # isort: split
 # Imported after the bus, which selects the threading backend.
@@ -142,7 +142,7 @@ def test_a_server_of_a_former_release_gets_concurrent_calls_one_by_one_and_carri
 ) -> None:
     # It knows no batches: its dispatcher refuses the method.
     refused = mock.Mock(return_value=None)
-    monkeypatch.setattr(rabbit, "calls_of", refused)
+    monkeypatch.setattr(driver, "calls_of", refused)
 
     def batches() -> int:
         return sum(call.args[0].get("method") == "batch" for call in refused.call_args_list)
@@ -163,16 +163,16 @@ def test_a_server_of_a_former_release_gets_concurrent_calls_one_by_one_and_carri
 def test_a_batch_that_the_broker_delivers_twice_is_carried_out_once(
     on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = rabbit.RabbitListener.__call__
+    real = driver.RabbitListener.__call__
 
-    def twice(listener: rabbit.RabbitListener, message: dict[str, object]) -> None:
+    def twice(listener: driver.RabbitListener, message: dict[str, object]) -> None:
         again = type(message)(message._raw_message)  # type: ignore[attr-defined]
         again.acknowledge = lambda: None  # type: ignore[attr-defined]
         real(listener, message)
         if again.get("method") == "batch":
             real(listener, again)
 
-    monkeypatch.setattr(rabbit.RabbitListener, "__call__", twice)
+    monkeypatch.setattr(driver.RabbitListener, "__call__", twice)
     answers = on_rabbit.call_at_once(range(TOGETHER))
     assert all(is_right(number, answer) for number, answer in answers.items())
     assert set(on_rabbit.counters.done.values()) == {1}

@@ -3,12 +3,12 @@
 import pytest
 
 from moorage import ids
-from moorage.bus import message_batches, rabbit
+from moorage.bus.rabbit import driver, message_batches
 
 
 def test_replies_to_a_missing_queue_are_given_up_after_a_fixed_time() -> None:
     now = [0.0]
-    queues = rabbit.ReplyQueues(120.0, clock=lambda: now[0])
+    queues = driver.ReplyQueues(120.0, clock=lambda: now[0])
     while (missing := queues.missing("reply")) < 120.0:
         now[0] += 0.25
         assert now[0] < 200.0

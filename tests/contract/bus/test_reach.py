@@ -13,10 +13,10 @@ from support.processes.stopwatch import Stopwatch
 
 from harness.servers import RabbitMQServer
 from moorage import errors, ids
-from moorage.bus import broker_hosts
-from moorage.bus.broker_hosts import BrokerHosts, DirectConnection
 from moorage.bus.bus import Bus, serves
-from moorage.bus.direct import DirectBus, is_plain
+from moorage.bus.rabbit import broker_hosts
+from moorage.bus.rabbit.broker_hosts import BrokerHosts, DirectConnection
+from moorage.bus.rabbit.direct import DirectBus, is_plain
 from moorage.cli.clients import Clients
 from moorage.cli.shell import main
 from moorage.config import options

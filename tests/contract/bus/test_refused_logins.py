@@ -16,9 +16,9 @@ from support.processes.stopwatch import Stopwatch
 from harness.servers import MariaDBServer, RabbitMQServer
 from harness.tcp_proxy import TcpProxy
 from moorage import errors
-from moorage.bus import tls
 from moorage.bus.bus import Bus, serves
-from moorage.bus.direct import DirectBus, DirectClient
+from moorage.bus.rabbit import tls
+from moorage.bus.rabbit.direct import DirectBus, DirectClient
 from moorage.config import options
 from moorage.db.database import Database
 from moorage.messages import ListCells

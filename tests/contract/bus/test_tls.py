@@ -12,7 +12,7 @@ from support.processes.tls import Tls, issue
 from harness.servers import RabbitMQServer, free_ports
 from moorage import errors
 from moorage.bus.bus import Bus, serves
-from moorage.bus.direct import DirectBus, DirectClient
+from moorage.bus.rabbit.direct import DirectBus, DirectClient
 from moorage.config import calls, options
 from moorage.messages import ListCells
 from moorage.model import Cell

@@ -5,7 +5,7 @@ import logging
 import pytest
 from support.moorage.clock import Clock
 
-from moorage.bus.alarms import AlarmLog
+from moorage.bus.rabbit.alarms import AlarmLog
 
 
 def test_an_alarm_that_affects_many_messages_is_logged_once_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
