@@ -2,8 +2,8 @@
 
 from support.breaks.description import Break
 
-_DESTINATIONS = "tests/contract/scheduler/test_destinations.py::"
-_NO_VALID_HOST = "tests/contract/scheduler/test_no_valid_host.py::"
+_DESTINATIONS = "tests/contract/scheduler/decide/test_destinations.py::"
+_NO_VALID_HOST = "tests/contract/scheduler/decide/test_no_valid_host.py::"
 
 ALTERNATES = (
     Break(
@@ -41,7 +41,7 @@ ALTERNATES = (
         line="            evaluation = evaluations.of(self._funnel, view, request, entering, infeasible)",
         broken="            _ = infeasible",
         tests=(
-            "tests/contract/scheduler/test_server_group_destinations.py::test_members_of_one_request_get_different_hosts",
+            "tests/contract/scheduler/decide/test_server_group_destinations.py::test_members_of_one_request_get_different_hosts",
         ),
     ),
 )

@@ -42,7 +42,7 @@ COSTS_TIME = (
         line="                if stored := self._database.read(lambda connection: self.find(connection, message)):",
         broken="                if stored := None:",
         tests=(
-            "tests/contract/store/test_claims.py::test_a_repeated_request_is_carried_out_once_and_gets_its_stored_answer",
+            "tests/contract/store/claims/test_claims.py::test_a_repeated_request_is_carried_out_once_and_gets_its_stored_answer",
         ),
     ),
     Break(
@@ -134,7 +134,7 @@ LATE_MESSAGES = (
         broken="",
         tests=(
             (
-                "tests/functional/conductor/cell/test_lives_of_hosts.py::"
+                "tests/functional/conductor/cell/hosts/test_lives_of_hosts.py::"
                 "test_a_list_of_guests_that_arrives_late_or_twice_is_no_proof_that_a_younger_guest_is_gone"
             ),
         ),
@@ -210,7 +210,7 @@ STAYS_ALONE = (
         broken="    if count < 0:",
         tests=(
             (
-                "tests/contract/scheduler/test_destinations.py::"
+                "tests/contract/scheduler/decide/test_destinations.py::"
                 "test_a_request_whose_answer_would_be_too_large_to_store_is_refused"
             ),
         ),

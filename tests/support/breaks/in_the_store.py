@@ -2,11 +2,11 @@
 
 from support.breaks.description import Break
 
-_ALLOCATIONS = "tests/contract/store/test_allocations.py::"
-_CLAIMS = "tests/contract/store/test_claims.py::"
-_GROUPS = "tests/contract/store/test_server_groups.py::"
-_RECONCILER = "tests/contract/store/test_reconciler.py::"
-_RESIDUES = "tests/contract/store/test_residues.py::"
+_ALLOCATIONS = "tests/contract/store/allocations/test_allocations.py::"
+_CLAIMS = "tests/contract/store/claims/test_claims.py::"
+_GROUPS = "tests/contract/store/server_groups/test_server_groups.py::"
+_RECONCILER = "tests/contract/store/upkeep/test_reconciler.py::"
+_RESIDUES = "tests/contract/store/claims/test_residues.py::"
 
 NEVER_OVER_COMMIT = (
     Break(
@@ -45,7 +45,7 @@ NEVER_OVER_COMMIT = (
         broken="growths.get(pair, 0) * growth > growth**4",
         tests=(
             (
-                "tests/contract/store/test_puts_together.py::"
+                "tests/contract/store/allocations/test_puts_together.py::"
                 "test_a_simultaneous_release_makes_no_room_on_an_over_committed_host"
             ),
         ),
@@ -89,7 +89,7 @@ ONE_PLACEMENT = (
         broken="    if (pending := connection.scalar(query)) is not None and generation is None:",
         tests=(
             (
-                "tests/contract/store/test_moves.py::"
+                "tests/contract/store/moves/test_moves.py::"
                 "test_an_existing_migration_and_a_second_move_before_the_first_has_ended_are_refused"
             ),
         ),

@@ -9,7 +9,7 @@ import pytest
 from conductor.commands import operation
 from moorage import errors
 
-GUIDE = Path(__file__).parents[3] / "docs" / "operator" / "errors.md"
+GUIDE = Path(__file__).parents[4] / "docs" / "operator" / "errors.md"
 OURS = [kind for kind in errors.every_error() if kind.__module__ == errors.__name__]
 GROUPS = [kind for kind in OURS if errors.MoorageError in kind.__bases__]
 

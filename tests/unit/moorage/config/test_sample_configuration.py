@@ -12,7 +12,7 @@ from moorage.config import options
 from placement_store.http import application
 from scheduler.plugins import loading
 
-SAMPLE = Path(__file__).parents[3] / "etc/moorage/moorage.conf.sample"
+SAMPLE = Path(__file__).parents[4] / "etc/moorage/moorage.conf.sample"
 #: Options that depend on the machine: the sample shows placeholders.
 OF_THE_MACHINE = {"[compute] agent", "[oslo_messaging_rabbit] hostname", "[oslo_messaging_rabbit] processname"}
 

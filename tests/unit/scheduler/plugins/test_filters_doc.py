@@ -7,7 +7,7 @@ from pathlib import Path
 from moorage.config import options
 from scheduler.plugins.loading import list_opts, load_filters, load_weighers
 
-PAGE = (Path(__file__).parents[3] / "docs" / "filters-and-weighers.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "filters-and-weighers.md").read_text()
 FILTERS, WEIGHERS = PAGE.split("\n## Weighers\n")
 #: A name at the beginning of a row, or after another one there, with the mark of those that are enabled by default.
 NAME = re.compile(r"`([a-z_]+)`( \*)?")

@@ -12,7 +12,7 @@ from scheduler.decide.plugin_failures import FailureCounts
 from scheduler.plugins.lists import enabled
 from scheduler.policy import SchedulingPolicy
 
-RACKS = Path(__file__).parents[3] / "docs/examples/racks/README.md"
+RACKS = Path(__file__).parents[4] / "docs/examples/racks/README.md"
 LISTS = ("enabled_filters", "enabled_weighers", "enabled_request_filters")
 DEFAULT = {name: list(options.new().scheduler[name]) for name in LISTS}
 
