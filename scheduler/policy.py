@@ -142,6 +142,8 @@ class ActivePolicy:
                 conf = reread()
                 policy = SchedulingPolicy.load(conf, self._failure_counts, self._watch)
                 needs_restart = _differing(self._started_with, _values(conf))
+            except errors.UnknownPlugin as fault:
+                return self._refuse(before, f"{fault} A package that was installed since the start needs a restart.")
             except errors.MoorageError as fault:
                 return self._refuse(before, str(fault))
             except Exception as fault:  # anything that a file or a plug-in's constructor may raise: the old one stays
