@@ -14,6 +14,8 @@ from packaging.utils import canonicalize_name
 FILE = Path(__file__).parent.parent / "etc/constraints.txt"
 #: The extras for people who run Moorage; the other extras are for its tests.
 _EXTRAS = ("keystone", "servers", "bench", "simulation", "tracing")
+#: The oldest Python that Moorage runs on. What only a newer one needs is not listed, so the file is the same on each.
+_PYTHON = {"python_version": "3.11", "python_full_version": "3.11.0"}
 _HEAD = """\
 # What Moorage has been tested with: pip install -c etc/constraints.txt .
 # Made by .ci/constraints.py from the environment of the tests.
@@ -29,7 +31,7 @@ def closure() -> dict[str, str]:
         name, extra = pending.pop()
         for text in metadata.requires(name) or ():
             needed = Requirement(text)
-            if needed.marker is not None and not needed.marker.evaluate({"extra": extra}):
+            if needed.marker is not None and not needed.marker.evaluate({"extra": extra, **_PYTHON}):
                 continue
             key = canonicalize_name(needed.name)
             found[key] = metadata.version(key)

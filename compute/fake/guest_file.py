@@ -52,6 +52,7 @@ class GuestFile:
         with self._lock:
             if self._connection is not None:
                 return
+            connection: sqlite3.Connection | None = None
             try:
                 # Autocommit: transactions are begun by hand.
                 connection = sqlite3.connect(
@@ -61,6 +62,8 @@ class GuestFile:
                 connection.execute("PRAGMA synchronous=normal")
                 guest_schema.upgrade(connection)
             except sqlite3.Error as fault:
+                if connection is not None:
+                    connection.close()
                 raise errors.ConfigurationError(reason=f"the guests' file {self._path}: {fault}") from fault
             self._connection = connection
 

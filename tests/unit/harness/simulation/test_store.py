@@ -2,6 +2,8 @@
 
 import shutil
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,17 +13,17 @@ from harness.simulation.kernel import KERNEL
 
 
 @pytest.fixture
-def connection(tmp_path: Path) -> sqlite3.Connection:
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     KERNEL.reset("test")
     store.FAULTS.reset()
     (tmp_path / "started").mkdir()
-    made = store.connect(tmp_path / "started" / "file", isolation_level=None)
-    made.execute("PRAGMA journal_mode=wal")
-    made.execute("PRAGMA foreign_keys=on")
-    made.create_function("twice", 1, lambda number: 2 * number)
-    made.execute("CREATE TABLE kept (number INTEGER)")
-    made.execute("INSERT INTO kept VALUES (21)")
-    return made
+    with closing(store.connect(tmp_path / "started" / "file", isolation_level=None)) as made:
+        made.execute("PRAGMA journal_mode=wal")
+        made.execute("PRAGMA foreign_keys=on")
+        made.create_function("twice", 1, lambda number: 2 * number)
+        made.execute("CREATE TABLE kept (number INTEGER)")
+        made.execute("INSERT INTO kept VALUES (21)")
+        yield made
 
 
 def copied(tmp_path: Path) -> Path:
@@ -42,8 +44,8 @@ def test_a_connection_continues_on_a_copy_and_the_original_file_stays_unchanged(
     cursor.execute("UPDATE kept SET number = twice(number)")
     assert connection.execute("SELECT number FROM kept").fetchall() == [(42,)]
     for folder, number in ((tmp_path / "started", 21), (copy, 42)):
-        found = sqlite3.Connection(folder / "file").execute("SELECT number FROM kept").fetchall()
-        assert found == [(number,)]
+        with closing(sqlite3.Connection(folder / "file")) as found:
+            assert found.execute("SELECT number FROM kept").fetchall() == [(number,)]
 
 
 def test_a_connection_keeps_its_settings_on_the_copy(connection: sqlite3.Connection, tmp_path: Path) -> None:
@@ -57,8 +59,8 @@ def test_a_later_connection_by_the_original_name_opens_the_copy(connection: sqli
     connection.execute("UPDATE kept SET number = 1")
     copied(tmp_path)
     connection.execute("UPDATE kept SET number = 2")
-    later = store.connect(str(tmp_path / "started" / "file"))
-    assert later.execute("SELECT number FROM kept").fetchall() == [(2,)]
+    with closing(store.connect(str(tmp_path / "started" / "file"))) as later:
+        assert later.execute("SELECT number FROM kept").fetchall() == [(2,)]
 
 
 def test_a_commit_on_the_copy_is_reported_under_the_original_name(
