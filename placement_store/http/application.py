@@ -24,7 +24,7 @@ import falcon
 from oslo_config import cfg
 from oslo_middleware import cors, http_proxy_to_wsgi
 
-from moorage import errors, metrics
+from moorage import metrics
 from moorage.db.database import Database
 from placement_store.dispatcher import Dispatcher
 from placement_store.http import errors as error_documents
@@ -32,7 +32,6 @@ from placement_store.http import identity, versions
 from placement_store.http.operations import DEADLINE, Resource, readable_accept
 from placement_store.http.phrases import Phrase, before
 from placement_store.http.policy import PolicyEnforcer
-from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.resources import RESOURCES
 
@@ -113,10 +112,7 @@ class _Preparation:
     def process_resource(
         self, request: falcon.Request, _response: falcon.Response, resource: Resource, path: dict[str, str]
     ) -> None:
-        """Refuse methods that a path has in no version, and normalize the uuid of a provider in the path.
-
-        Without this, falcon would answer OPTIONS.
-        """
+        """Refuse methods that a path has in no version; without this, falcon would answer OPTIONS."""
         if "" in path.values():
             raise HTTPRefusal(404, "There is nothing at this path.")
         if request.method not in resource.operations:
@@ -124,11 +120,6 @@ class _Preparation:
             raise HTTPRefusal(405, f"The method {request.method} is {Phrase.METHOD.about()}.", headers=headers)
         if resource.path != "/":
             self._prepare()
-        if "uuid" in path:
-            uuid = path["uuid"].lower()
-            if canonical_uuid(uuid) != uuid:
-                raise errors.ProviderNotFound(name=path["uuid"])
-            path["uuid"] = uuid
 
     def process_response(
         self, request: falcon.Request, response: falcon.Response, _resource: Resource | None, _succeeded: bool

@@ -48,13 +48,17 @@ _HTML = "text/html"
 _CODES_SINCE = v("1.23")
 
 
-def refusal_of(fault: errors.MoorageError, own: ErrorAnswers) -> HTTPRefusal:
-    """Translate an error of the store to a refusal, by the operation's ``own`` table first, then by the default."""
+def refusal_of(fault: errors.MoorageError, own: ErrorAnswers, path: Mapping[str, str]) -> HTTPRefusal:
+    """Translate an error of the store to a refusal, by the operation's ``own`` table first, then by the default.
+
+    :param path: the fields of the request's path, which phrases may name in addition to the error's data.
+    """
     for table in (own, DEFAULT):
         for kind in type(fault).__mro__:
             if kind in table:
                 status, code, phrases = table[kind]
-                return HTTPRefusal(status, before(str(fault), (*phrases, *_of_case(fault)), **_data(fault)), code)
+                data = {**path, **_data(fault)}
+                return HTTPRefusal(status, before(str(fault), (*phrases, *_of_case(fault)), **data), code)
     raise AssertionError("the table has the root of the tree")
 
 
@@ -122,7 +126,7 @@ def _page(described: Mapping[str, Any]) -> str:
 def _of_store(request: falcon.Request, response: falcon.Response, fault: errors.MoorageError, params: Any) -> None:
     if not isinstance(fault, errors.CallerError | errors.PlacementRefused | errors.StaleView | errors.TryAgain):
         LOG.warning("%s %s: %s", request.method, request.path, fault)
-    _refused(request, response, refusal_of(fault, request.context.get("error_status") or {}), params)
+    _refused(request, response, refusal_of(fault, request.context.get("error_status") or {}, params), params)
 
 
 def _of_router(request: falcon.Request, response: falcon.Response, fault: falcon.HTTPError, params: Any) -> None:

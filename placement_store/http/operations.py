@@ -12,11 +12,11 @@ import falcon
 import msgspec
 from oslo_context.context import RequestContext
 
-from moorage import context, tracing
+from moorage import context, errors, tracing
 from placement_store.dispatcher import Dispatcher
 from placement_store.http.errors import ErrorAnswers
 from placement_store.http.phrases import Phrase, before
-from placement_store.http.query import Query
+from placement_store.http.query import Query, canonical_uuid
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.schemas import Schemas
 from placement_store.http.versions import MIN, Version, v
@@ -139,18 +139,23 @@ class Resource:
         :raises NotFound: it does not exist.
         """
 
-    def checked_call(self, declared: DeclaredOperation, request: falcon.Request, path: Mapping[str, Any]) -> Call:
-        """Return what :meth:`call` returns; a missing resource takes precedence over a bad request (404 over 400).
+    def checked_call(self, declared: DeclaredOperation, request: falcon.Request, path: dict[str, Any]) -> Call:
+        """Return what :meth:`call` returns, and normalize the uuid of a provider in the path.
+
+        A missing resource takes precedence over a bad request (404 over 400).
 
         :raises HTTPRefusal: this operation does not take such a request.
         :raises NotFound: the resource does not exist.
         """
         try:
-            return self.call(declared, request)
+            call = self.call(declared, request)
         except HTTPRefusal as refusal:
             if refusal.status == HTTPStatus.BAD_REQUEST:
+                _normalize(path)
                 self.require_path(**path)
             raise
+        _normalize(path)
+        return call
 
     def call(self, declared: DeclaredOperation, request: falcon.Request) -> Call:
         """Check a request before its operation runs, and return the call for the operation.
@@ -191,6 +196,15 @@ class Resource:
 
 
 # --- Reading a request ----------------------------------------------------------------------------------------------
+
+
+def _normalize(path: dict[str, Any]) -> None:
+    """Write the uuid of a provider, if the path has one, in small letters; other spellings are not found."""
+    if "uuid" in path:
+        uuid = path["uuid"].lower()
+        if canonical_uuid(uuid) != uuid:
+            raise errors.ProviderNotFound(name=path["uuid"])
+        path["uuid"] = uuid
 
 
 def readable_accept(sent: str) -> str:

@@ -41,8 +41,8 @@ class Phrase(Enum):
     PROVIDER_NAME_TAKEN = "Conflicting resource provider name: {name} already exists", "Nova's report client"
     PROVIDER_UUID_TAKEN = "Conflicting resource provider uuid: {name} already exists", "resource-provider.yaml"
     PROVIDER_TAKEN = "Conflicting resource provider {name} already exists", "resource-provider.yaml"
-    PROVIDER_NOT_CREATED = "Unable to create resource provider", "resource-provider.yaml"
-    PROVIDER_NOT_SAVED = "Unable to save resource provider", "resource-provider.yaml"
+    PROVIDER_NOT_CREATED = 'Unable to create resource provider "{name}", {uuid}', "resource-provider.yaml"
+    PROVIDER_NOT_SAVED = "Unable to save resource provider {uuid}", "resource-provider.yaml"
     OWN_PARENT = "parent provider UUID cannot be same as UUID", "resource-provider.yaml"
     NO_PARENT = "parent provider UUID does not exist", "resource-provider.yaml"
     REPARENTING = "re-parenting a provider is not currently allowed", "resource-provider.yaml"
@@ -82,8 +82,8 @@ class Phrase(Enum):
     NO_INVENTORY = "No inventory of class {name} for {provider_uuid}", "inventory.yaml"
     NO_INVENTORY_TO_DELETE = "No inventory of class {name} found for delete", "inventory.yaml"
     NO_INVENTORY_RECORD = "No inventory record with resource class", "inventory.yaml"
-    INVENTORY_NOT_CREATED = "Unable to create inventory for resource provider", "inventory.yaml"
-    INVENTORY_NOT_UPDATED = "Unable to update inventory for resource provider", "inventory.yaml"
+    INVENTORY_NOT_CREATED = "Unable to create inventory for resource provider {uuid}", "inventory.yaml"
+    INVENTORY_NOT_UPDATED = "Unable to update inventory for resource provider {uuid}", "inventory.yaml"
     INVENTORY_IN_USE = (
         "Inventory for '{resource_class}' on resource provider '{provider_uuid}' in use",
         "with-allocations.yaml; Nova's report client",
@@ -105,6 +105,7 @@ class Phrase(Enum):
     NO_ALLOCATIONS = "No allocations for consumer '{name}'", "allocations.yaml"
     NO_PROVIDER_OF_ALLOCATION = "Allocation for resource provider '{name}' that does not exist", "allocations.yaml"
     NOT_ALLOCATED = "Unable to allocate inventory", "allocations.yaml; Nova's report client"
+    NOT_ALLOCATED_TO = "Unable to allocate inventory for consumer {consumer_uuid}", "allocations.yaml"
     NO_INVENTORY_TO_ALLOCATE = (
         "Inventory for '{resource_class}' on resource provider '{provider_uuid}' invalid",
         "allocations-post.yaml",
@@ -135,7 +136,10 @@ class Phrase(Enum):
     )
     BAD_MEMBER_OF = "Expected 'member_of' parameter to contain valid UUID(s).", "allocation-candidates-member-of.yaml"
     MEMBER_OF_WITHOUT_IN = (
-        "Multiple values for 'member_of' must be prefixed with the 'in:' or '!in:' keyword",
+        (
+            "Multiple values for 'member_of' must be prefixed with the 'in:' or '!in:' keyword "
+            "using the valid microversion."
+        ),
         "allocation-candidates-member-of.yaml",
     )
     ONE_MEMBER_OF = "Multiple member_of{suffix} parameters are not supported", "allocation-candidates-member-of.yaml"
@@ -196,5 +200,7 @@ class _Unknown(dict[str, Any]):
 def before(sentence: str, phrases: Iterable[Phrase], **data: Any) -> str:
     """Put the phrases, filled in with these data, before a sentence."""
     shown = [phrase.about(**data) for phrase in phrases]
-    text = ": ".join(one.rstrip(".:") for one in shown)
-    return f"{text}{':' if shown[-1].endswith(':') else '.'} {sentence}" if text else sentence
+    # A colon leads from a phrase to the next one; the last one is a sentence of its own.
+    ends = [":"] * (len(shown) - 1) + ["."]
+    parts = [one if one.endswith((".", ":")) else one + end for one, end in zip(shown, ends, strict=False)]
+    return " ".join([*parts, sentence])

@@ -123,8 +123,10 @@ def traits(texts: Sequence[str], version: Version) -> tuple[Names, Alternatives,
             continue
         for one in (part.strip() for part in text.split(",")):
             name = one.lstrip("!")
-            if not name or (name != one and version < _FORBIDDEN_TRAITS_SINCE):
+            if not name:
                 raise _bad_traits(text, version)
+            if name != one and version < _FORBIDDEN_TRAITS_SINCE:
+                raise _bad_traits(text, version, Phrase.GOT, sentence="no trait can be forbidden before 1.22")
             (required if name == one else forbidden).append(name)
     return _distinct(required), tuple(either), _distinct(forbidden)
 
@@ -134,16 +136,19 @@ def _any_traits(text: str, version: Version) -> Names:
         raise _bad("all are required", Phrase.INVALID_QUERY, Phrase.ANY_TRAITS_TOO_OLD, Phrase.GOT, sent=text)
     found = _distinct(part.strip() for part in text.removeprefix(_IN).split(","))
     if not all(found):
-        raise _bad_traits(text, version, "in:HW_CPU_X86_VMX,CUSTOM_MAGIC")
+        raise _bad_traits(text, version, example="in:HW_CPU_X86_VMX,CUSTOM_MAGIC")
     if any(name.startswith("!") for name in found):
         raise _bad("none of these can be forbidden", Phrase.INVALID_QUERY, Phrase.GOT, sent=text)
     return found
 
 
-def _bad_traits(text: str, version: Version, example: str | None = None) -> HTTPRefusal:
+def _bad_traits(
+    text: str, version: Version, *more: Phrase, example: str | None = None, sentence: str | None = None
+) -> HTTPRefusal:
     forbids = "!" if version >= _FORBIDDEN_TRAITS_SINCE else ""
     example = example or f"HW_CPU_X86_VMX,{forbids}CUSTOM_MAGIC"
-    return _bad(f"a trait is missing in {text}", Phrase.INVALID_QUERY, Phrase.BAD_REQUIRED, example=example)
+    sentence = sentence or f"a trait is missing in {text}"
+    return _bad(sentence, Phrase.INVALID_QUERY, Phrase.BAD_REQUIRED, *more, example=example, sent=text)
 
 
 def _distinct(names: Iterable[str]) -> Names:

@@ -55,7 +55,9 @@ class Schemas:
         fault: Any = jsonschema.exceptions.best_match(validator.iter_errors(value))
         where = "".join(f"[{part!r}]" for part in list(fault.absolute_schema_path)[:-1])
         reason = f"{fault.message[:500]}, at {fault.json_path[:200]}."
-        raise HTTPRefusal(400, f"{phrase.about()} {reason} {Phrase.FAILED_RULE.about(rule=fault.validator)}{where}.")
+        detail = f"{phrase.about()} {reason} {Phrase.FAILED_RULE.about(rule=fault.validator)}{where}."
+        # Patterns as the published API has them.
+        raise HTTPRefusal(400, detail.replace(r"\\Z", "$"))
 
 
 def _validator(schema: Schema | None) -> Any:

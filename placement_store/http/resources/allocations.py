@@ -88,6 +88,10 @@ _BAD_NAME: ErrorAnswers = {
     errors.ProviderNotFound: ErrorAnswer(400, phrases=(Phrase.NO_PROVIDER_OF_ALLOCATION,)),
     errors.ResourceClassNotFound: ErrorAnswer(400, phrases=(Phrase.NOT_ALLOCATED, Phrase.NO_CLASS)),
 }
+_BAD_NAME_OF_ONE: ErrorAnswers = {
+    **_BAD_NAME,
+    errors.ResourceClassNotFound: ErrorAnswer(400, phrases=(Phrase.NOT_ALLOCATED_TO, Phrase.NO_CLASS)),
+}
 
 _BY_PROVIDER_SINCE, _GENERATION_SINCE, _TYPE_SINCE = v("1.12"), v("1.28"), v("1.38")
 
@@ -194,7 +198,7 @@ class AllocationsOfConsumerResource(Resource):
             return OperationResult(body={"allocations": {}}, modified=time.time())
         return OperationResult(body=_shown(found, call.version), modified=found.updated_at)
 
-    @DeclaredOperation("placement:allocations:update", body=_PUT_SCHEMAS, error_status=_BAD_NAME)
+    @DeclaredOperation("placement:allocations:update", body=_PUT_SCHEMAS, error_status=_BAD_NAME_OF_ONE)
     def on_put(self, call: Call, consumer_uuid: str) -> OperationResult:
         """Replace the allocations of a consumer."""
         uuid = _required_uuid(consumer_uuid, "consumer")

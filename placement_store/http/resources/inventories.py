@@ -89,7 +89,7 @@ Held = Mapping[str, Inventory]
 
 
 def described(
-    resource_class: str, sent: Mapping[str, Any], call: Call, phrase: Phrase = Phrase.INVENTORY_NOT_UPDATED
+    uuid: str, resource_class: str, sent: Mapping[str, Any], call: Call, phrase: Phrase = Phrase.INVENTORY_NOT_UPDATED
 ) -> Inventory:
     """Parse an inventory; ``phrase`` begins the text of a refusal.
 
@@ -101,7 +101,7 @@ def described(
     # A capacity out of range is refused by the store.
     if call.version < _ALL_RESERVED_SINCE and inventory.capacity < 1:
         sentence = f"The inventory of {resource_class} leaves nothing that could be allocated."
-        raise HTTPRefusal(400, before(sentence, [phrase, Phrase.RESERVED_ALL]))
+        raise HTTPRefusal(400, before(sentence, [phrase, Phrase.RESERVED_ALL], uuid=uuid))
     return inventory
 
 
@@ -130,7 +130,7 @@ class InventoriesResource(_WithInventories):
         """Create the inventory of one class; a generation in the body is ignored."""
         name = call.body["resource_class"]
         with providers_first(self.store, {uuid: None}):
-            inventory = described(name, call.body, call, Phrase.INVENTORY_NOT_CREATED)
+            inventory = described(uuid, name, call.body, call, Phrase.INVENTORY_NOT_CREATED)
             message = SetInventory(
                 request_id=ids.fresh(), uuid=uuid, resource_class=name, inventory=inventory, expected="absent"
             )
@@ -144,7 +144,7 @@ class InventoriesResource(_WithInventories):
         """Replace all inventories of a provider."""
         generation = int(call.body["resource_provider_generation"])
         with providers_first(self.store, {uuid: generation}):
-            wanted = {name: described(name, sent, call) for name, sent in call.body["inventories"].items()}
+            wanted = {name: described(uuid, name, sent, call) for name, sent in call.body["inventories"].items()}
             message = SetInventories(request_id=ids.fresh(), uuid=uuid, generation=generation, inventories=wanted)
             return self._shown(*self.after(message))
 
@@ -188,7 +188,7 @@ class InventoryOfClassResource(_WithInventories):
                 request_id=ids.fresh(),
                 uuid=uuid,
                 resource_class=resource_class,
-                inventory=described(resource_class, call.body, call),
+                inventory=described(uuid, resource_class, call.body, call),
                 generation=generation,
                 expected="present",
             )

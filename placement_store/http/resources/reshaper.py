@@ -71,6 +71,6 @@ def _inventories(call: Call) -> dict[str, ReshapedInventories]:
             raise HTTPRefusal(400, f"{spelled!r} is no uuid, or names a resource provider for the second time.")
         found[uuid] = ReshapedInventories(
             generation=int(sent["resource_provider_generation"]),
-            inventories={name: described(name, one, call) for name, one in sent["inventories"].items()},
+            inventories={name: described(uuid, name, one, call) for name, one in sent["inventories"].items()},
         )
     return found

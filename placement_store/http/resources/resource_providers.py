@@ -176,9 +176,8 @@ class ResourceProvidersResource(Resource):
         new = NewProvider(str(uuid), call.body["name"], parent and query.canonical_uuid(parent))
 
         if new.parent_uuid == new.uuid:
-            raise HTTPRefusal(
-                400, before("It is the provider itself.", [Phrase.PROVIDER_NOT_CREATED, Phrase.OWN_PARENT])
-            )
+            phrases = [Phrase.PROVIDER_NOT_CREATED, Phrase.OWN_PARENT]
+            raise HTTPRefusal(400, before("It is the provider itself.", phrases, name=new.name, uuid=new.uuid))
 
         def work(connection: Connection) -> Outline:
             change_feed.record(connection, provider_ids=new_providers.create(connection, [new]).values())
@@ -191,7 +190,7 @@ class ResourceProvidersResource(Resource):
             raise HTTPRefusal(409, before(str(fault), [phrase], name=fault.name), DUPLICATE_NAME) from fault
         except errors.ProviderNotFound as fault:
             phrases = [Phrase.PROVIDER_NOT_CREATED, Phrase.NO_PARENT]
-            raise HTTPRefusal(400, before(str(fault), phrases)) from fault
+            raise HTTPRefusal(400, before(str(fault), phrases, name=new.name, uuid=new.uuid)) from fault
         if call.version < _BODY_OF_CREATED_SINCE:
             return OperationResult(201, location=path_of(new.uuid))
         return OperationResult(200, represented(created, call), location=path_of(new.uuid), modified=created.updated_at)
@@ -225,7 +224,7 @@ class ResourceProviderResource(ProviderScopedResource):
                 trees.update(connection, message, may_leave_parent=call.version >= _FREE_TREES_SINCE)
             except (errors.ProviderNotFound, errors.InvalidRequest) as fault:
                 phrases = [Phrase.PROVIDER_NOT_SAVED, _of_parent(fault, parent)]
-                raise HTTPRefusal(400, before(str(fault), phrases)) from fault
+                raise HTTPRefusal(400, before(str(fault), phrases, uuid=uuid)) from fault
             return outlines.get(connection, uuid)
 
         provider = self.store.once_unnamed(work)

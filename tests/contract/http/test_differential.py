@@ -14,7 +14,7 @@ from support.http.differential.comparison import Pair
 from support.http.differential.differences import DIFFERENCES, unexplained
 from support.http.differential.sequences import EVERYTHING, sequences
 from support.http.differential.servers import ours, published
-from support.http.differential.world import PROVIDERS, Generation, Request
+from support.http.differential.world import AGGREGATES, PROVIDERS, Generation, Request
 
 from placement_store.http.phrases import Phrase
 
@@ -124,6 +124,28 @@ def test_defects_of_placement_with_candidates_are_listed(pair: Pair, query: str,
     found = [len(reply.document["allocation_requests"]) for reply in (exchange.ours, exchange.theirs)]
     assert tuple(found) == numbers
     assert "document" in exchange.differing
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_group_of_sharing_providers_goes_with_every_tree(pair: Pair) -> None:
+    pair.empty()
+    inventories = [{"DISK_GB": {"total": 8}}, {"VCPU": {"total": 8}}, {"VCPU": {"total": 8}}]
+    for number, (uuid, held) in enumerate(zip(PROVIDERS, inventories, strict=False)):
+        at, generation = f"/resource_providers/{uuid}", {"resource_provider_generation": Generation(uuid)}
+        traits = ["MISC_SHARES_VIA_AGGREGATE"] if number == 0 else []
+        for request in (
+            Request("POST", "/resource_providers", body={"name": f"name{number}", "uuid": uuid}),
+            Request("PUT", f"{at}/inventories", body={**generation, "inventories": held}),
+            Request("PUT", f"{at}/aggregates", body={**generation, "aggregates": AGGREGATES[:1]}),
+            Request("PUT", f"{at}/traits", body={**generation, "traits": traits}),
+        ):
+            [exchange] = pair.ask(request)
+            assert not unexplained(exchange), exchange.told()
+    asked = Request("GET", "/allocation_candidates", query=(("resources", "DISK_GB:1"), ("resources1", "VCPU:1")))
+    [exchange] = pair.ask(asked)
+    assert not unexplained(exchange), exchange.told()
+    ours, theirs = (len(reply.document["allocation_requests"]) for reply in (exchange.ours, exchange.theirs))
+    assert (ours, theirs < ours) == (2, True)
 
 
 def test_each_known_difference_has_a_reason() -> None:

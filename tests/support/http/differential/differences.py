@@ -107,6 +107,26 @@ def _counts_twice(exchange: Exchange) -> bool:
     return len(sums[0]) == len(sums[1]) and sums[0][0] == sums[0][-1] <= sums[1][0] and sums[0] != sums[1]
 
 
+def _lacks_candidates(exchange: Exchange) -> bool:
+    """Return whether Placement lacks candidates that share a class among groups, or a group without a suffix."""
+    ours, theirs = exchange.ours.document, exchange.theirs.document
+    if not all(isinstance(one, dict) and "allocation_requests" in one for one in (ours, theirs)):
+        return False
+    known = theirs["allocation_requests"]
+    lacking = [one for one in ours["allocation_requests"] if one not in known]
+    resources = {name: value for name, value in exchange.request.query if name.startswith("resources")}
+    classes = [part.partition(":")[0] for value in resources.values() for part in value.split(",")]
+    sharing = {
+        uuid for uuid, one in ours["provider_summaries"].items() if "MISC_SHARES_VIA_AGGREGATE" in one.get("traits", ())
+    }
+    is_shared = "resources" in resources and all(
+        sharing.issuperset(one["mappings"][""]) if "mappings" in one else sharing for one in lacking
+    )
+    return len(known) + len(lacking) == len(ours["allocation_requests"]) and (
+        is_shared or len(classes) > len(set(classes))
+    )
+
+
 def _amounts(candidate: Mapping[str, Any]) -> list[int]:
     parts = candidate["allocations"]
     shown = parts.values() if isinstance(parts, dict) else parts
@@ -217,6 +237,12 @@ DIFFERENCES = [
         "Where several groups take one class, Placement may add the amount of one group to another candidate as well.",
         ["document"],
         _counts_twice,
+    ),
+    Difference(
+        "Placement omits candidates whose amounts it has added up twice, and combines a group without a suffix that "
+        "only sharing providers serve with the groups of one tree only.",
+        ["document"],
+        _lacks_candidates,
     ),
     Difference(
         "Placement fails where a provider that shares its resources is not the root of its tree.",
