@@ -54,10 +54,15 @@ class Schemas:
             return
         fault: Any = jsonschema.exceptions.best_match(validator.iter_errors(value))
         where = "".join(f"[{part!r}]" for part in list(fault.absolute_schema_path)[:-1])
-        reason = f"{fault.message[:500]}, at {fault.json_path[:200]}."
+        reason = f"{_shortened(fault.message)}, at {fault.json_path[:200]}."
         detail = f"{phrase.about()} {reason} {Phrase.FAILED_RULE.about(rule=fault.validator)}{where}."
         # Patterns as the published API has them.
         raise HTTPRefusal(400, detail.replace(r"\\Z", "$"))
+
+
+def _shortened(message: str) -> str:
+    """Return a message without its middle if it is long: it begins with the value and ends with the fault."""
+    return message if len(message) <= 500 else f"{message[:200]} ... {message[-300:]}"
 
 
 def _validator(schema: Schema | None) -> Any:

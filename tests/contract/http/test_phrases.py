@@ -96,6 +96,15 @@ def test_phrases_name_the_provider_or_the_consumer(http: Http) -> None:
             assert phrase in reply.error["detail"]
 
 
+def test_a_long_value_does_not_hide_what_is_wrong_with_it(http: Http) -> None:
+    provider = http.provider()
+    body = {"resource_provider_generation": 0, "aggregates": [ids.derived("many", str(n)) for n in range(1025)]}
+    reply = http.put(f"/resource_providers/{provider}/aggregates", body)
+    assert reply.status == 400
+    assert "is too long" in reply.error["detail"]
+    assert len(reply.error["detail"]) < 1000
+
+
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 def test_what_a_caller_may_not_do_is_refused_before_a_malformed_uuid_is_not_found(http: Http, method: str) -> None:
     body = {"name": "x"} if method == "PUT" else None
