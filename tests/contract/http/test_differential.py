@@ -148,6 +148,26 @@ def test_a_group_of_sharing_providers_goes_with_every_tree(pair: Pair) -> None:
     assert (ours, theirs < ours) == (2, True)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_the_aggregates_of_a_provider_and_of_its_root_count_together(pair: Pair) -> None:
+    pair.empty()
+    members = [
+        Request(
+            "PUT",
+            f"/resource_providers/{uuid}/aggregates",
+            body={"resource_provider_generation": Generation(uuid), "aggregates": [aggregate]},
+        )
+        for uuid, aggregate in zip(PROVIDERS[:2], AGGREGATES, strict=True)
+    ]
+    query = (("resources", "VCPU:1"), *(("member_of", aggregate) for aggregate in AGGREGATES))
+    for request in [*_NESTED, *members, Request("GET", "/allocation_candidates", query=query)]:
+        [exchange] = pair.ask(request)
+        assert not unexplained(exchange), exchange.told()
+    ours, theirs = (reply.document["allocation_requests"] for reply in (exchange.ours, exchange.theirs))
+    assert [list(one["allocations"]) for one in ours] == [[PROVIDERS[1]]]
+    assert theirs == []
+
+
 def test_each_known_difference_has_a_reason() -> None:
     assert len(DIFFERENCES) <= 20
     assert all(len(one.reason.split()) > 5 for one in DIFFERENCES)

@@ -108,7 +108,7 @@ def _counts_twice(exchange: Exchange) -> bool:
 
 
 def _lacks_candidates(exchange: Exchange) -> bool:
-    """Return whether Placement lacks candidates that share a class among groups, or a group without a suffix."""
+    """Return whether Placement only lacks candidates, of a request that has one of the listed properties."""
     ours, theirs = exchange.ours.document, exchange.theirs.document
     if not all(isinstance(one, dict) and "allocation_requests" in one for one in (ours, theirs)):
         return False
@@ -122,8 +122,9 @@ def _lacks_candidates(exchange: Exchange) -> bool:
     is_shared = "resources" in resources and all(
         sharing.issuperset(one["mappings"][""]) if "mappings" in one else sharing for one in lacking
     )
+    several = [name for name, _ in exchange.request.query].count("member_of") > 1
     return len(known) + len(lacking) == len(ours["allocation_requests"]) and (
-        is_shared or len(classes) > len(set(classes))
+        is_shared or several or len(classes) > len(set(classes))
     )
 
 
@@ -239,8 +240,9 @@ DIFFERENCES = [
         _counts_twice,
     ),
     Difference(
-        "Placement omits candidates whose amounts it has added up twice, and combines a group without a suffix that "
-        "only sharing providers serve with the groups of one tree only.",
+        "Placement omits candidates whose amounts it has added up twice, combines a group without a suffix that only "
+        "sharing providers serve with the groups of one tree only, and does not let a provider meet one `member_of` by "
+        "itself and another one by its root.",
         ["document"],
         _lacks_candidates,
     ),
