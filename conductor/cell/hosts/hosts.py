@@ -43,9 +43,6 @@ LOG = logging.getLogger(__name__)
 #: it counts as down, or its agent as silent.
 _RECORDED_IN = 1 / 6
 
-#: Seconds, longer than any host was silent: a hundred years.
-_FOR_EVER = 3.2e9
-
 #: The reason why no build may begin on a host that is returning.
 IS_RETURNING = "the host has not yet worked through what ended while it was away"
 
@@ -211,8 +208,8 @@ class CellHosts:
 
     def _of_others(self, connection: Connection, agent: str, hosts: Collection[str]) -> dict[str, str]:
         # As in `why_silent`: an agent that no conductor could hear is not silent.
-        could_be_heard = self._monotonic() - self._began > self._down_after
-        return self._owners.of_others(connection, agent, hosts, self._down_after if could_be_heard else _FOR_EVER)
+        heard = self._monotonic() - self._began > self._down_after
+        return self._owners.of_others(connection, agent, hosts, self._down_after, could_be_heard=heard)
 
     def returned(self, agent: str, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
         """Record that hosts have returned: they have destroyed the ended guests, and count as up from now on.

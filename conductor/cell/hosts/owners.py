@@ -6,7 +6,7 @@ would go to either in turn, and the list of guests of one would count as proof t
 
 from collections.abc import Collection
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, exists, or_, select
 
 from conductor.engine.rows import batches
 from conductor.schema import cell_hosts
@@ -24,18 +24,35 @@ _AGENT = (
 )
 
 
-def _is_recent(column: ColumnElement[float]) -> ColumnElement[bool]:
-    return and_(column >= now() - bindparam("silent_after"), ~is_ahead(column))
+_OWN = cell_hosts.alias("own")
+
+
+def _is_alive(column: ColumnElement[float]) -> ColumnElement[bool]:
+    # A node that only a former agent has described may have left a row. If this agent was heard when the other one had
+    # been silent for too long, it has taken the host over.
+    taken_over = exists().where(
+        _OWN.c.cell_uuid == cell_hosts.c.cell_uuid,
+        _OWN.c.service_host == cell_hosts.c.service_host,
+        _OWN.c.agent == bindparam("of_agent"),
+        _OWN.c.last_seen > column + bindparam("down_after"),
+        ~is_ahead(_OWN.c.last_seen),
+    )
+    return and_(column >= now() - bindparam("silent_after"), ~is_ahead(column), ~taken_over)
 
 
 # SELECT service_host, agent FROM cell_hosts WHERE cell_uuid = … AND service_host IN (…) AND agent != …
-#    AND (last_seen >= :now - :silent_after AND last_seen is not ahead of the clock OR the same for withheld_at)
+#    AND (last_seen >= :now - :silent_after AND last_seen is not ahead of the clock
+#         AND NOT EXISTS (SELECT * FROM cell_hosts own WHERE … AND own.last_seen > last_seen + :down_after …)
+#         OR the same for withheld_at)
 _OF_OTHERS = select(cell_hosts.c.service_host, cell_hosts.c.agent).where(
     _HERE,
     cell_hosts.c.service_host.in_(bindparam("of_hosts", expanding=True)),
     cell_hosts.c.agent != bindparam("of_agent"),
-    or_(_is_recent(cell_hosts.c.last_seen), _is_recent(cell_hosts.c.withheld_at)),
+    or_(_is_alive(cell_hosts.c.last_seen), _is_alive(cell_hosts.c.withheld_at)),
 )
+
+#: Seconds, longer than any host was silent: a hundred years.
+_FOR_EVER = 3.2e9
 
 
 class HostOwners:
@@ -50,11 +67,12 @@ class HostOwners:
         return agent
 
     def of_others(
-        self, connection: Connection, agent: str, hosts: Collection[str], silent_after: float
+        self, connection: Connection, agent: str, hosts: Collection[str], down_after: float, *, could_be_heard: bool
     ) -> dict[str, str]:
         """Return those of some hosts that belong to other agents, each with its agent.
 
-        :param silent_after: the seconds without a heartbeat after which another agent may take a host over.
+        :param down_after: the seconds without a heartbeat after which another agent may take a host over.
+        :param could_be_heard: whether agents could send heartbeats for so long; otherwise none counts as silent.
         """
         found: dict[str, str] = {}
         for names in batches(sorted(hosts)):
@@ -62,7 +80,8 @@ class HostOwners:
                 "of_cell": self._cell_uuid,
                 "of_hosts": names,
                 "of_agent": agent,
-                "silent_after": silent_after,
+                "down_after": down_after,
+                "silent_after": down_after if could_be_heard else _FOR_EVER,
             }
             found |= {row.service_host: row.agent for row in connection.execute(_OF_OTHERS, named)}
         return found

@@ -111,7 +111,12 @@ class Times:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._passed = 0.0
-        self.hosts = CellHosts(options.new(), database, ids.fresh(), lambda: self._passed)
+        self._cell = ids.fresh()
+        self.hosts = self.restarted()
+
+    def restarted(self) -> CellHosts:
+        """Return the hosts of the same cell as a conductor sees them that starts now."""
+        return CellHosts(options.new(), self._database, self._cell, lambda: self._passed)
 
     def passes(self, seconds: float = 100.0) -> None:
         self._passed += seconds
@@ -231,6 +236,25 @@ def test_a_host_returns_with_another_agent_and_another_node(database: Database) 
     assert hosts.returned("new", ["h1"], lives) == ["h1"]
 
     assert (hosts.why_returning("h1"), hosts.agent_of("h1")) == (None, "new")
+
+
+def test_a_node_of_a_former_agent_does_not_take_the_host_from_its_agent_when_a_conductor_starts(
+    database: Database,
+) -> None:
+    times = Times(database)
+    renamed = structs.replace(described(1, agent="new"), nodename="h1.example")
+    report(times.hosts, described(1))
+    times.passes()
+    report(times.hosts, renamed, agent="new")
+    times.passes()
+
+    restarted = times.restarted()
+
+    assert of_others(restarted, "h1") == {}
+    report(restarted, structs.replace(renamed, attributes={"load": 1}), agent="new")
+    assert restarted.agent_of("h1") == "new"
+    with pytest.raises(errors.InvalidState, match="h1 belongs to agent new"):
+        report(restarted, described(1))
 
 
 def test_a_returning_node_of_a_former_agent_does_not_keep_the_host_returning(database: Database) -> None:
