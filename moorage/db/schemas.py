@@ -227,8 +227,8 @@ def _is_waited_for(fault: BaseException) -> bool:
 
 
 def _statement(fault: BaseException | None) -> str:
-    # If the transaction could not begin, the error has no statement.
-    return " ".join(str(getattr(fault, "statement", None) or fault).split())
+    # If the transaction could not begin, the error has no statement, but the server's message.
+    return " ".join(str(getattr(fault, "statement", None) or getattr(fault, "orig", None) or fault).split())
 
 
 def _folder(package: str) -> str:

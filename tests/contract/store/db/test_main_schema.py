@@ -1,11 +1,14 @@
 """Test that the migrated main schema equals the one in the code, and that compatible newer schemas are used."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import text
+from sqlalchemy import event, text
 from support.databases.interrupted_upgrade import migrate_killed_at_each_statement
 
 from moorage import errors, ids
@@ -42,6 +45,20 @@ def test_upgrading_again_changes_nothing(database: Database) -> None:
     assert MAIN.upgrade(database) == (None, MAIN.head())
     assert MAIN.upgrade(database) == (MAIN.head(), MAIN.head())
     MAIN.check(database)
+
+
+def test_an_upgrade_beside_a_writer_of_the_same_file_says_that_it_is_locked(tmp_path: Path) -> None:
+    file = tmp_path / "main.sqlite"
+    with (
+        closing(Database(f"sqlite:///{file}", "main")) as database,
+        closing(sqlite3.connect(file, isolation_level=None)) as writer,
+    ):
+        event.listen(database.engine, "connect", lambda each, _: each.execute("PRAGMA busy_timeout = 20"))
+        assert MAIN.revision(database) is None
+        writer.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(errors.SchemaInUse, match=r"blocks: database is locked\.$"):
+            MAIN.upgrade(database, patience=0.1)
 
 
 @pytest.mark.parametrize("revision", [None, "main_0006"])
