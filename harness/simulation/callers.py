@@ -2,15 +2,19 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import os_traits
 
 from harness.cloud import RunningCloud
+from harness.simulation.answers import ACCEPTED, REFUSED, UNKNOWN, GroupOrder, Told, essence, faults_of, until_answered
 from harness.simulation.cloud import MEMBERS, POOL, WHOLE
 from harness.simulation.kernel import KERNEL, OUTSIDE
+from harness.simulation.operators import Operators
 from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, SERVERS, Action, Story
+from harness.simulation.writers import LICENCE, LICENCES, Writers
 from moorage import errors, ids
 from moorage.messages import (
     AbortMigration,
@@ -22,10 +26,8 @@ from moorage.messages import (
     DetachResource,
     EnsureResourceClass,
     EvacuateInstance,
-    GetAllocations,
     LiveMigrateInstance,
     MigrateInstance,
-    PutAllocations,
     RebuildInstance,
     ReportProviders,
     ResizeInstance,
@@ -37,65 +39,20 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
-    ConsumerAllocations,
     Flavor,
     Image,
     Inventory,
-    ProviderAmounts,
     ProviderReport,
     RequestSpec,
     ResourceGroup,
-    Resources,
-    Selection,
     ServerGroup,
 )
 
-#: Virtual seconds: how long a caller repeats a request that is not answered, and the pause between two tries.
-_PATIENCE, _PAUSE = 240.0, 1.0
-LICENCE = "CUSTOM_LICENCE"
-#: A provider that belongs to no host; callers write its units to their own consumers.
-LICENCES = ids.derived("simulation", "licences")
+#: Virtual seconds for which a request may be repeated: less than the shortest retention of an answer.
+_REPEATABLE = 100.0
 FLAVORS = tuple(Flavor(name=f"of {n}", vcpus=n, memory_mb=1024 * n, root_gb=10 * n) for n in (1, 2, 3))
 #: Answers that show that something is broken, and not that a request is refused.
 _BROKEN = (errors.InternalError, errors.ConfigurationError)
-
-ACCEPTED, REFUSED, UNKNOWN = "accepted", "refused", "unknown"
-
-
-class Broken(Exception):
-    """A promise is broken; the text names the promise and the evidence."""
-
-
-@dataclass
-class GroupOrder:
-    """An order to attach a resource group to a server, or to detach it, with its outcome.
-
-    :param operation: the operation that carries the order out, once the order is accepted.
-    """
-
-    kind: str
-    suffix: str
-    resources: Resources
-    outcome: str = UNKNOWN
-    operation: str | None = None
-
-
-@dataclass
-class Told:
-    """The answers of a cloud to the orders about one server.
-
-    :param orders: the kind and the outcome of each order: accepted, refused, or unknown because nobody answered.
-    """
-
-    orders: list[tuple[str, str]] = field(default_factory=list)
-    flavors: list[Flavor] = field(default_factory=list)
-    group: str | None = None
-    #: Each group has its own suffix; only a group that was attached before can be detached.
-    attached: list[GroupOrder] = field(default_factory=list)
-
-    def was(self, kinds: Iterable[str], *outcomes: str) -> bool:
-        """Return whether one of these orders had one of these outcomes."""
-        return any(kind in kinds and outcome in outcomes for kind, outcome in self.orders)
 
 
 class Callers:
@@ -117,19 +74,48 @@ class Callers:
         self.broken: list[str] = []
         #: The number of answers by kind of action and answer.
         self.answers: Counter[str] = Counter()
-        #: The requests that may be repeated.
-        self._asked: list[Callable[[], object]] = []
+        #: The requests that may be repeated, each with the time at which it was first sent.
+        self._asked: list[tuple[float, Callable[[], object]]] = []
         self._answers: dict[str, Any] = {}
+        self._sent: set[str] = set()
+        #: The hosts that were disabled when a request for destinations was first sent, by request.
+        self._closed: dict[str, Mapping[str, float]] = {}
+        self.operators = Operators(cloud, self)
+        self._writers = Writers(self)
         self._busy = 0
+        rules: tuple[tuple[Any, int], ...] = (
+            ("anti-affinity", 1),
+            ("affinity", 1),
+            ("anti-affinity", 2),
+            ("soft-affinity", 1),
+            ("soft-anti-affinity", 1),
+        )
+        uuids = {self.uuid("group", *rule): rule for rule in rules}
         self.groups = {
-            self._id("group", policy): ServerGroup(uuid=self._id("group", policy), policy=policy)
-            for policy in ("anti-affinity", "affinity")
+            uuid: ServerGroup(uuid=uuid, policy=policy, max_server_per_host=most)
+            for uuid, (policy, most) in uuids.items()
         }
 
     def ask(self, action: Action) -> None:
         """Start a request; nobody waits for its answer."""
         self._busy += 1
         KERNEL.start(lambda: self._asking(action), OUTSIDE, str(action))
+
+    def at_once(self, action: Action, do: Callable[[], object]) -> None:
+        """Do something beside the caller's own work."""
+
+        def done() -> None:
+            try:
+                do()
+            except _BROKEN as fault:
+                self.broken.append(f"{action} is answered with {fault}")
+            except errors.MoorageError as refusal:
+                KERNEL.note(f"{action}: {refusal}")
+            finally:
+                self._busy -= 1
+
+        self._busy += 1
+        KERNEL.start(done, OUTSIDE, str(action))
 
     @property
     def are_answered(self) -> bool:
@@ -138,7 +124,12 @@ class Callers:
 
     def _asking(self, action: Action) -> None:
         try:
-            self._METHODS.get(action.kind, Callers._order)(self, action)
+            if action.kind in Operators.METHODS:
+                Operators.METHODS[action.kind](self.operators, action)
+            elif action.kind in Writers.METHODS:
+                Writers.METHODS[action.kind](self._writers, action)
+            else:
+                self._METHODS.get(action.kind, Callers._order)(self, action)
             self.answers[f"{action.kind}: done"] += 1
         except _BROKEN as fault:
             self.broken.append(f"{action} is answered with {fault}")
@@ -151,25 +142,45 @@ class Callers:
     # --- Actions ------------------------------------------------------------------------------------------------------
 
     def _build(self, action: Action) -> None:
-        count = 2 if action.choice % 5 == 0 else 1
-        uuids = tuple(self._id("server", action.number, number) for number in range(count))
+        # Few requests are for many servers.
+        count = (1, 1, 1, 1, 2, 1, 1, 1, 1, 5)[action.choice % 10]
+        message = self._build_of(action, count)
+        self.servers[action.server] = message.instance_uuids[0]
+        self.again(lambda: self._ordered(action.kind, message.instance_uuids, message))
+
+    def _build_of(self, action: Action, count: int, *more: object) -> BuildInstances:
+        """Return the request of a build, and note what it may lead to."""
+        uuids = tuple(self.uuid("server", action.number, number, *more) for number in range(count))
         flavor = FLAVORS[action.choice % len(FLAVORS)]
-        group = [*self.groups.values(), None, None][action.choice // 8 % 4]
+        groups = [*self.groups.values()]
+        group = [*groups[:2], None, groups[2 + action.choice // 32 % 3]][action.choice // 8 % 4]
         spec = RequestSpec(project_id="p", user_id="u", flavor=flavor, server_group=group)
         for uuid in uuids:
             self.told[uuid].flavors.append(flavor)
             self.told[uuid].group = None if group is None else group.uuid
-        self.servers[action.server] = uuids[0]
-        message = BuildInstances(request_id=self._request(action), request_spec=spec, instance_uuids=uuids)
-        self._again(lambda: self._ordered(action.kind, uuids, message))
+        return BuildInstances(request_id=self.request_id(action), request_spec=spec, instance_uuids=uuids)
+
+    def _contradict(self, action: Action) -> None:
+        """Send two requests with one id and different content: at most one of them may be accepted."""
+        won: list[BuildInstances] = []
+
+        def build(message: BuildInstances) -> None:
+            self._ordered("build", message.instance_uuids, message)
+            won.append(message)
+            if len(won) > 1:
+                self.broken.append(f"promise 4: two requests with the id {message.request_id} are accepted")
+
+        for number in range(2):
+            message = self._build_of(action, 1, number)
+            self.at_once(action, partial(build, message))
 
     def _order(self, action: Action) -> None:
         uuid = self.servers[action.server]
         if uuid is None:
             return
-        plain: dict[str, Any] = {"request_id": self._request(action), "instance_uuid": uuid}
+        plain: dict[str, Any] = {"request_id": self.request_id(action), "instance_uuid": uuid}
         # Half of the actions leave the choice to the scheduler.
-        moving = {**plain, "host": self._host(action) if action.choice % 2 else None}
+        moving = {**plain, "host": self.host_of(action) if action.choice % 2 else None}
         flavor = FLAVORS[action.choice // 2 % len(FLAVORS)]
         orders: dict[str, Callable[[], Mutation[Any]]] = {
             "delete": lambda: DeleteInstance(**plain),
@@ -188,7 +199,7 @@ class Callers:
         if action.kind == "resize":
             self.told[uuid].flavors.append(flavor)
             self.sizes[ids.derived(message.request_id, "migration")] = flavor
-        self._again(lambda: self._ordered(action.kind, (uuid,), message))
+        self.again(lambda: self._ordered(action.kind, (uuid,), message))
 
     def _ordered(self, kind: str, uuids: Iterable[str], message: Mutation[Any]) -> None:
         outcome = UNKNOWN
@@ -196,7 +207,7 @@ class Callers:
         for orders, _place in places:
             orders.append((kind, outcome))
         try:
-            self._send("conductor", message)
+            self.send("conductor", message)
             outcome = ACCEPTED
         except errors.Unavailable:
             raise
@@ -213,12 +224,12 @@ class Callers:
             return
         order = GroupOrder("attach", f"_group{action.number}", {"VGPU": 1 + action.choice % 2})
         message = AttachResource(
-            request_id=self._request(action),
+            request_id=self.request_id(action),
             instance_uuid=uuid,
             suffix=order.suffix,
             group=ResourceGroup(resources=order.resources),
         )
-        self._again(lambda: self._ordered_group(uuid, order, message))
+        self.again(lambda: self._ordered_group(uuid, order, message))
 
     def _detach(self, action: Action) -> None:
         uuid = self.servers[action.server]
@@ -226,15 +237,15 @@ class Callers:
         if uuid is None or not groups:
             return
         of = groups[action.choice % len(groups)]
-        message = DetachResource(request_id=self._request(action), instance_uuid=uuid, suffix=of.suffix)
-        self._again(lambda: self._ordered_group(uuid, GroupOrder("detach", of.suffix, of.resources), message))
+        message = DetachResource(request_id=self.request_id(action), instance_uuid=uuid, suffix=of.suffix)
+        self.again(lambda: self._ordered_group(uuid, GroupOrder("detach", of.suffix, of.resources), message))
 
     def _ordered_group(self, uuid: str, order: GroupOrder, message: AttachResource | DetachResource) -> None:
         # Each repetition has its own outcome.
         order = replace(order, outcome=UNKNOWN)
         self.told[uuid].attached.append(order)
         try:
-            order.operation = self._send("conductor", message).operation_uuid
+            order.operation = self.send("conductor", message).operation_uuid
             order.outcome = ACCEPTED
         except errors.Unavailable:
             raise
@@ -245,68 +256,39 @@ class Callers:
     def _force(self, action: Action) -> None:
         down = action.kind == "force down"
         self.forced_down = self.forced_down or down
-        message = SetHost(request_id=self._request(action), service_host=self._host(action), forced_down=down)
-        self._again(lambda: self._send("scheduler", message))
+        message = SetHost(request_id=self.request_id(action), service_host=self.host_of(action), forced_down=down)
+        self.again(lambda: self.send("scheduler", message))
 
     def _claim(self, action: Action) -> None:
         """Claim a host directly, check the answer, and release the claim after a while."""
-        uuid, flavor = self._id("claimer", action.number), FLAVORS[action.choice % len(FLAVORS)]
+        uuid, flavor = self.uuid("claimer", action.number), FLAVORS[action.choice % len(FLAVORS)]
         self.others.add(uuid)
         spec = RequestSpec(project_id="p", user_id="u", flavor=flavor)
         message = SelectDestinations(
-            request_id=self._request(action), request_spec=spec, instance_uuids=(uuid,), num_alternates=2
+            request_id=self.request_id(action), request_spec=spec, instance_uuids=(uuid,), num_alternates=2
         )
         try:
-            self._again(lambda: self._select(message))
+            self.again(lambda: self._select(message))
             KERNEL.sleep(action.choice % 30 / 10)
         finally:
             # Release it even without an answer: the claim may have been made.
-            self._call("placement", DeleteAllocations(request_id=self._request(action, "release"), consumer_uuid=uuid))
+            self.call("placement", DeleteAllocations(request_id=self.request_id(action, "release"), consumer_uuid=uuid))
 
     def _select(self, message: SelectDestinations) -> None:
-        [selections] = self._send("scheduler", message)
-        self.broken += _faults_of(selections)
-
-    def _write(self, action: Action) -> None:
-        """Let two callers write to one consumer, both with the generation that they have read: only one may succeed."""
-        uuid = self._id("writer", action.server % 2)
-        self.others.add(uuid)
-        try:
-            generation = self._call("placement", GetAllocations(consumer_uuid=uuid)).generation
-        except errors.ConsumerNotFound:
-            generation = None
-        won: list[int] = []
-        self._busy += 2
-        for amount in (1 + action.choice % 7, 11 + action.choice % 7):
-
-            def put(amount: int = amount) -> None:
-                held = {LICENCES: ProviderAmounts(resources={LICENCE: amount})}
-                wanted = ConsumerAllocations(
-                    allocations=held,
-                    project_id="p",
-                    user_id="u",
-                    consumer_type="OTHER",
-                    consumer_generation=generation,
-                )
-                request_id = self._request(action, amount)
-                try:
-                    self._call("placement", PutAllocations(request_id=request_id, consumer_uuid=uuid, wanted=wanted))
-                    won.append(amount)
-                    if len(won) > 1:
-                        self.broken.append(
-                            f"promise 7: two writers have both replaced generation {generation} of {uuid}"
-                        )
-                except errors.MoorageError as refusal:
-                    KERNEL.note(f"{action}: {refusal}")
-                finally:
-                    self._busy -= 1
-
-            KERNEL.start(put, OUTSIDE, str(action))
+        closed = self._closed.setdefault(message.request_id, self.operators.closed_hosts())
+        [selections] = self.send("scheduler", message)
+        self.broken += faults_of(selections)
+        self.broken += [
+            f"promise 8: {one.service_host} is selected, and was disabled before"
+            for one in selections
+            if self.operators.is_closed_since(one.service_host, closed)
+        ]
 
     def _repeat(self, action: Action) -> None:
         """Repeat an earlier request, whether or not it has been answered yet."""
-        if self._asked:
-            self._asked[action.choice % len(self._asked)]()
+        asked = [ask for since, ask in self._asked if KERNEL.now < since + _REPEATABLE]
+        if asked:
+            asked[action.choice % len(asked)]()
 
     _METHODS: Mapping[str, Callable[["Callers", Action], None]] = {
         "build": _build,
@@ -315,36 +297,45 @@ class Callers:
         "force down": _force,
         "force up": _force,
         "claim": _claim,
-        "write": _write,
+        "contradict": _contradict,
         "repeat": _repeat,
     }
 
-    def _again(self, ask: Callable[[], object]) -> None:
+    def again(self, ask: Callable[[], object]) -> None:
         """Send a request, and note it so that it may be repeated."""
-        self._asked.append(ask)
+        self._asked.append((KERNEL.now, ask))
         ask()
 
     # --- Calls --------------------------------------------------------------------------------------------------------
 
-    def _send(self, topic: str, message: Mutation[Any]) -> Any:
+    def send(self, topic: str, message: Mutation[Any]) -> Any:
         """Send a request until it is answered; all answers to one request must be equal."""
-        answer = self._call(topic, message)
-        essence = _essence(answer)
-        first = self._answers.setdefault(message.request_id, essence)
-        if first != essence:
-            self.broken.append(f"promise 4: {message.method} is answered with {first}, and then with {essence}")
+        self._sent.add(message.request_id)
+        answer = self.call(topic, message)
+        told = essence(answer)
+        first = self._answers.setdefault(message.request_id, told)
+        if first != told:
+            self.broken.append(f"promise 4: {message.method} is answered with {first}, and then with {told}")
         return answer
 
-    def _call(self, topic: str, message: Message[Any]) -> Any:
+    def is_first(self, message: Mutation[Any]) -> bool:
+        """Return whether a request has not been sent yet."""
+        return message.request_id not in self._sent
+
+    def call(self, topic: str, message: Message[Any]) -> Any:
+        """Send a message until it is answered."""
         return until_answered(lambda: self._cloud.client(topic, timeout=20.0).call(message))
 
-    def _host(self, action: Action) -> str:
+    def host_of(self, action: Action) -> str:
+        """Return the host that an action chooses."""
         return f"{CELLS[action.choice // 2 % 2]}-host-{action.choice // 4 % HOSTS_OF_A_CELL + 1:04d}"
 
-    def _request(self, action: Action, *more: object) -> str:
-        return self._id("request", action.number, *more)
+    def request_id(self, action: Action, *more: object) -> str:
+        """Return the request id of an action, or of one of its further requests."""
+        return self.uuid("request", action.number, *more)
 
-    def _id(self, *words: object) -> str:
+    def uuid(self, *words: object) -> str:
+        """Return the uuid of something in this story."""
         return ids.derived("simulation", self._story.seed, *words)
 
 
@@ -361,39 +352,3 @@ def create_providers(cloud: RunningCloud) -> None:
         aggregates=(MEMBERS,),
     )
     placement.call(ReportProviders(request_id=ids.fresh(), providers=(licences, pool)))
-
-
-def until_answered(call: Callable[[], Any]) -> Any:
-    """Repeat a call until it is answered, as clients do."""
-    end = KERNEL.now + _PATIENCE
-    while True:
-        try:
-            return call()
-        except (errors.Unavailable, errors.RequestInProgress):
-            if KERNEL.now > end:
-                raise
-            KERNEL.sleep(_PAUSE)
-
-
-def _essence(answer: Any) -> object:
-    """Return the part that is equal in all answers to one request: a claim may be released in between."""
-    if isinstance(answer, list) and answer and isinstance(answer[0], list):
-        return [[(one.service_host, one.claim_id) for one in selections] for selections in answer]
-    if hasattr(answer, "forced_down"):
-        return answer.service_host
-    return answer
-
-
-def _faults_of(selections: list[Selection]) -> list[str]:
-    """Describe the errors in the hosts of an answer."""
-    first, *alternates = selections
-    faults = []
-    if first.claim_id is None and not first.released:
-        faults.append(f"promise 5: the first of {selections} is not claimed")
-    if any(one.claim_id is not None for one in alternates):
-        faults.append(f"promise 5: an alternate of {selections} is claimed")
-    if len({one.cell_uuid for one in selections}) > 1:
-        faults.append(f"promise 5: an alternate of {selections} is in another cell")
-    if len({one.service_host for one in selections}) < len(selections):
-        faults.append(f"promise 5: a host is twice in {selections}")
-    return faults

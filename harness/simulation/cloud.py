@@ -18,6 +18,8 @@ WHOLE = {"VCPU": 8, "MEMORY_MB": 16384, "DISK_GB": 200, "VGPU": 4}
 #: The hosts of this cell have no disks of their own: a sharing provider has one for all members of an aggregate.
 CELL_WITH_POOL = CELLS[1]
 POOL, MEMBERS = ids.derived("simulation", "pool"), ids.derived("simulation", "members of the pool")
+#: The suffix of a second process with the name of a service.
+TWIN = " (twin)"
 #: Seconds between two tries to start a service that lacks something.
 _START_INTERVAL = 1.0
 
@@ -27,6 +29,8 @@ class SimulatedCloud(RunningCloud):
 
     def __init__(self, plan: CloudSpec) -> None:
         super().__init__(plan)
+        #: Whether it keeps nothing longer than it must.
+        self.forgets = "prune_interval" in plan.settings["service"]
         #: The layout of the hosts, by agent; a change applies from the next start of the agent.
         self.layouts = {f"compute-{cell}": "flat" for cell in plan.cell_names}
         #: The names of the agents, by process; a change applies in the same way.
@@ -87,7 +91,11 @@ class SimulatedCloud(RunningCloud):
         KERNEL.start(lambda: self._begin(name, service, begun), name, f"start of {name}")
 
     def anew(self, name: str) -> Service:
-        """Return the service of a process, not yet started; the process is named by its kind and a number."""
+        """Return the service of a process, not yet started; the process is named by its kind and a number.
+
+        A second process with the name of a service has a suffix.
+        """
+        name = name.removesuffix(TWIN)
         kind, _, cell = name.partition("-")
         if kind == "compute":
             return self.compute(cell, len(range(self.cell_names.index(cell), self.plan.hosts, self.plan.cells)))
@@ -117,14 +125,27 @@ def uses_pool(host: str) -> bool:
     return host.startswith(f"{CELL_WITH_POOL}-")
 
 
-def specification() -> CloudSpec:
-    """Return the specification of the simulated cloud: few threads, and intervals as in production."""
+#: Retentions in seconds that are as short as these settings allow, except for requests that nobody acknowledges.
+_FORGETTING = {
+    "service": {"prune_interval": 10.0},
+    "placement": {"request_retention": 0.0, "unacknowledged_retention": 200.0, "tombstone_retention": 0.0},
+    "conductor": {"record_retention": 0.0, "deleted_instance_retention": 0.0},
+    "scheduler": {"feed_retention": 130.0},
+}
+
+
+def specification(*, forgetting: bool = False) -> CloudSpec:
+    """Return the specification of the simulated cloud: few threads, and intervals as in production.
+
+    :param forgetting: keep nothing longer than it must be kept.
+    """
+    more = _FORGETTING if forgetting else {}
     return CloudSpec(
         hosts=HOSTS_OF_A_CELL * len(CELLS),
         cells=len(CELLS),
         settings={
             "rpc": {"call_timeout": 20.0, "threads": 8},
-            "service": {"report_interval": 60.0},
+            "service": {"report_interval": 60.0, **more.get("service", {})},
             "conductor": {
                 "report_interval": 5.0,
                 "workers": 8,
@@ -133,10 +154,11 @@ def specification() -> CloudSpec:
                 "build_timeout": 60.0,
                 "retry_backoff": 0.5,
                 "housekeeping_interval": 30.0,
+                **more.get("conductor", {}),
             },
             "compute": {"report_interval": 5.0, "workers": 4},
-            "scheduler": {"view_compare_interval": 60.0},
-            "placement": {"reconcile_interval": 20.0, "reconcile_after": 40.0},
+            "scheduler": {"view_compare_interval": 60.0, **more.get("scheduler", {})},
+            "placement": {"reconcile_interval": 20.0, "reconcile_after": 40.0, **more.get("placement", {})},
             "fake_driver": {
                 "vcpus": WHOLE["VCPU"],
                 "memory_mb": WHOLE["MEMORY_MB"],

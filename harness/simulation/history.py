@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.simulation import network, patches, store
-from harness.simulation.callers import Broken, Callers, create_providers
-from harness.simulation.cloud import SimulatedCloud, specification
+from harness.simulation.answers import Broken
+from harness.simulation.callers import Callers, create_providers
+from harness.simulation.cloud import TWIN, SimulatedCloud, specification
 from harness.simulation.judge import Judge
 from harness.simulation.kernel import KERNEL, OUTSIDE, Deadlock
-from harness.simulation.story import STORE, Fault, Story
+from harness.simulation.story import STORE, Fault, Story, forgets
 from moorage import errors
 from moorage.bus.calling import SENDINGS
 
@@ -61,12 +62,15 @@ class MessageFaults:
 
 def start_cloud(seed: str) -> SimulatedCloud:
     """Start a cloud, on which histories run, each in a fork of this process."""
+    plan = specification(forgetting=forgets(seed))
+    # Not the seed of a history as well, which would draw the ids of this cloud once more.
+    seed = f"{seed}/start"
     KERNEL.reset(seed)
     patches.begin(seed)
     SENDINGS.restart()
     network.NETWORK.reset()
     store.FAULTS.reset()
-    cloud = SimulatedCloud(specification())
+    cloud = SimulatedCloud(plan)
     cloud.start()
     create_providers(cloud)
     while store.is_in_transaction():
@@ -143,6 +147,8 @@ class _Run:
             self._start_anew(fault, f"the hosts of {fault.who} become {self._cloud.reshape(fault.who)}")
         elif fault.kind == "rename":
             self._start_anew(fault, f"{fault.who} is renamed to {self._cloud.rename(fault.who)}")
+        elif fault.kind == "twin":
+            self._start_twin(fault)
         elif fault.kind == "lose commit":
             store.FAULTS.lost_commits[fault.who] = fault.count
         elif fault.kind == "step clock":
@@ -163,6 +169,17 @@ class _Run:
         self._log(why)
         if fault.who in self._cloud.services:
             self._crash(fault)
+
+    def _start_twin(self, fault: Fault) -> None:
+        """Start a second process with the name of a service, which ends after a while."""
+        self._restart(name := fault.who + TWIN)
+
+        def end() -> None:
+            if name in self._cloud.services:
+                self._log(f"{name} ends")
+                self._cloud.crash(name)
+
+        self._later(fault.seconds, end)
 
     def _freeze(self, fault: Fault) -> None:
         self._log(f"{fault.who} stands still in {KERNEL.current.name}")
@@ -199,7 +216,8 @@ class _Run:
         store.FAULTS.cut_off.clear()
         store.FAULTS.lost_commits.clear()
         for process in sorted(KERNEL.dead):
-            self._restart(process)
+            if not process.endswith(TWIN):
+                self._restart(process)
 
     def _later(self, seconds: float, do: Callable[[], Any]) -> None:
         def wait() -> None:

@@ -7,9 +7,12 @@ from typing import Any
 
 from compute.fake.guest_file import GuestFile
 from harness.simulation import queries, store
-from harness.simulation.callers import ACCEPTED, UNKNOWN, Broken, Callers, Told, until_answered
+from harness.simulation.answers import ACCEPTED, UNKNOWN, Broken, Told, until_answered
+from harness.simulation.callers import Callers
 from harness.simulation.cloud import POOL, WHOLE, SimulatedCloud, uses_pool
 from harness.simulation.kernel import KERNEL
+from harness.simulation.story import ALL_HOSTS
+from harness.simulation.writers import LICENCE, LICENCES
 from moorage import errors, ids
 from moorage.messages import (
     AuditStore,
@@ -51,6 +54,8 @@ class Judge:
         self._unheld_guests = queries.UNHELD_GUESTS.format(
             guests=" UNION ALL ".join(guests_of.format(cell=cell) for cell in cloud.cell_names)
         )
+        #: The allocated amount of each inventory after the last commit, by provider and class.
+        self._allocated: dict[tuple[str, int], int] = {}
         self.commits = 0
         store.FAULTS.committed = self._committed
 
@@ -65,22 +70,27 @@ class Judge:
             return
         wrong: list[str] = []
         if not _OF_INVENTORIES.isdisjoint(written):
-            wrong += [
-                f"promise 1: at the commit of {process}, {name} has {amount} of class {number} allocated, "
-                f"and {used} counted as used, of {capacity:g}"
-                for name, number, used, amount, capacity in self._file.execute(queries.WRONG_INVENTORIES)
-            ]
+            wrong += [f"promise 1: at the commit of {process}, {fault}" for fault in self._wrong_inventories()]
         if not _OF_TOTALS.isdisjoint(written):
             wrong += self._wrong_totals()
         # Guests are in separate files, so they are checked at each commit.
         wrong += [
             f"promise 3: at the commit of {process}, {host} holds nothing for its guest, attempt {attempt} of {uuid}"
-            for host, attempt, uuid in self._file.execute(self._unheld_guests)
+            for host, is_up, attempt, uuid in self._file.execute(self._unheld_guests)
+            # Who deletes a host asserts that it has no guests. If it has, they are destroyed before it is up again.
+            if is_up or host not in self._callers.operators.deleted
         ]
         if not _OF_PLACEMENTS.isdisjoint(written):
             wrong += self._wrong_placements()
         if wrong:
             self._callers.broken += wrong
+
+    def _wrong_inventories(self) -> Iterator[str]:
+        for uuid, name, number, used, amount, capacity in self._file.execute(queries.INVENTORIES):
+            # An operator may reserve more than is free; then no more may be allocated.
+            if amount != used or amount > max(capacity, self._allocated.get((uuid, number), 0)):
+                yield f"{name} has {amount} of class {number} allocated, and {used} counted as used, of {capacity:g}"
+            self._allocated[uuid, number] = amount
 
     def _wrong_totals(self) -> Iterator[str]:
         totals: dict[str, dict[str, int]] = defaultdict(dict)
@@ -99,8 +109,8 @@ class Judge:
         for group in self._callers.groups.values():
             members = [uuid for uuid, told in self._callers.told.items() if told.group == group.uuid and uuid in roots]
             places = Counter(root for uuid in members for root in roots[uuid])
-            if group.policy == "anti-affinity" and max(places.values(), default=0) > 1:
-                yield f"promise 6: two members of the anti-affinity group are on one host: {places}"
+            if group.policy == "anti-affinity" and max(places.values(), default=0) > group.max_server_per_host:
+                yield f"promise 6: {group.max_server_per_host} members of {group} may be on one host: {places}"
             # Members on a host that is forced down do not count.
             if group.policy == "affinity" and len(places) > 1 and not self._callers.forced_down:
                 yield f"promise 6: the members of the affinity group are on {len(places)} hosts"
@@ -154,9 +164,12 @@ class Judge:
                     self._cloud.restart(agent)
 
     def _unfinished(self) -> list[str]:
-        """Return the work under way according to the databases; set hosts up that are forced down."""
-        for (host,) in self._file.execute("SELECT service_host FROM hosts WHERE forced_down").fetchall():
-            self._ask("scheduler", SetHost(request_id=ids.fresh(), service_host=host, forced_down=False))
+        """Return the work under way according to the databases; undo the orders of operators about hosts."""
+        for (host,) in self._file.execute("SELECT service_host FROM hosts WHERE forced_down OR disabled").fetchall():
+            order = SetHost(request_id=ids.fresh(), service_host=host, forced_down=False, disabled=False)
+            self._ask("scheduler", order)
+        for uuid in {uuid for (uuid,) in self._file.execute(queries.RESERVED).fetchall()}:
+            self._callers.operators.reserve_nothing(uuid)
         found = self._file.execute(queries.UNFINISHED).fetchall()
         return [f"{what} {uuid}" for what, uuid in found if uuid not in self._callers.others]
 
@@ -166,7 +179,8 @@ class Judge:
             f"{one.kind} of {one.subject} at {one.step}, try {one.tries}: {one.reason}"
             for one in self._ask("conductor", ListOperations())
         ]
-        return pending + [f"{host.service_host} is down" for host in self._ask("scheduler", ListHosts()) if not host.up]
+        up = {host.service_host for host in self._ask("scheduler", ListHosts()) if host.up}
+        return pending + [f"{host} is down" for host in ALL_HOSTS if host not in up]
 
     def verdict(self) -> None:
         """Compare the state of the cloud with the answers to the callers.
@@ -181,8 +195,12 @@ class Judge:
         hosts: dict[str, HostState] = {one.service_host: one for one in self._ask("scheduler", ListHosts())}
         migrations: dict[str, Migration] = {one.uuid: one for one in self._ask("conductor", ListMigrations(ended=True))}
         wanted, guests = self._wanted(instances, hosts, migrations)
-        _compare("promise 3: allocations", self._held(), wanted)
+        found = self._held()
+        self._check_licences(instances, found)
+        _compare("promise 3: allocations", found, wanted)
         _compare("promise 3: guests", self._guests(), guests)
+        if findings := self._callers.operators.audit().findings:
+            raise Broken(f"promise 3: an audit finds {findings}")
         self._probe()
         self.check()
 
@@ -191,8 +209,19 @@ class Judge:
             if (instance := found.get(uuid)) is not None:
                 for promise, wrong in (*_faults_of(instance, told), *self._wrong_groups(instance, told)):
                     raise Broken(f"promise {promise}: {uuid} is {instance.state}, {wrong}")
-            elif told.was(["build"], ACCEPTED):
+            elif told.was(["build"], ACCEPTED) and not (
+                self._cloud.forgets and told.was(["delete"], ACCEPTED, UNKNOWN)
+            ):
                 raise Broken(f"promise 4: the order to build {uuid} was accepted, and it does not exist")
+
+    def _check_licences(self, instances: Sequence[Instance], found: dict[object, object]) -> None:
+        """Check the licences that others have written to servers, and remove them from the allocations found."""
+        for instance in instances:
+            if instance.state == "deleted" or not (told := self._callers.told[instance.uuid]).licences:
+                continue
+            held: Any = found.pop((instance.uuid, LICENCES), {})
+            if held.get(LICENCE, 0) not in (possible := told.possible_licences()):
+                raise Broken(f"promise 7: {instance.uuid} is {instance.state} and holds {held}, of {possible} licences")
 
     def _wrong_groups(self, instance: Instance, told: Told) -> Iterator[tuple[int, str]]:
         """Yield the resource groups that an instance lacks or must not have, each with the promise that is broken."""
@@ -201,10 +230,10 @@ class Judge:
         done: set[tuple[str, str]] = set()
         possible: set[tuple[str, str]] = set()
         for order in told.attached:
-            if order.operation is not None:
-                if self._ask("conductor", ShowOperation(uuid=order.operation)).state == "done":
-                    done.add((order.kind, order.suffix))
-            elif order.outcome == UNKNOWN:
+            state = None if order.operation is None else self._state_of(order.operation)
+            if state == "done":
+                done.add((order.kind, order.suffix))
+            elif order.outcome == UNKNOWN or (order.outcome == ACCEPTED and state is None):
                 possible.add((order.kind, order.suffix))
         possible |= done
         for order in told.attached:
@@ -215,6 +244,15 @@ class Judge:
                 yield 11, f"and has group {order.suffix}, which nobody wanted, or which was detached"
             if has is None and ("attach", order.suffix) in done and ("detach", order.suffix) not in possible:
                 yield 4, f"and has no group {order.suffix}, though it was attached"
+
+    def _state_of(self, operation: str) -> str | None:
+        """Return the state of an operation; null if it is forgotten."""
+        try:
+            return str(self._ask("conductor", ShowOperation(uuid=operation)).state)
+        except errors.NotFound:
+            if not self._cloud.forgets:
+                raise
+            return None
 
     def _wanted(
         self, instances: Sequence[Instance], hosts: Mapping[str, HostState], migrations: Mapping[str, Migration]

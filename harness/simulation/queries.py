@@ -1,14 +1,16 @@
 """Query the databases of a simulated cloud for what its judge compares."""
 
-# Inventories with more allocated than their capacity, or whose column `used` differs from the sum of allocations.
-WRONG_INVENTORIES = """
-SELECT p.name, i.resource_class_id, i.used, COALESCE(a.amount, 0), (i.total - i.reserved) * i.allocation_ratio
+# All inventories, with what is counted as used, the sum of allocations, and the capacity.
+INVENTORIES = """
+SELECT p.uuid, p.name, i.resource_class_id, i.used, COALESCE(a.amount, 0), (i.total - i.reserved) * i.allocation_ratio
   FROM inventories i
   JOIN resource_providers p ON p.id = i.resource_provider_id
   LEFT JOIN (SELECT resource_provider_id, resource_class_id, SUM(used) AS amount
                FROM allocations GROUP BY resource_provider_id, resource_class_id) a
     ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id
- WHERE COALESCE(a.amount, 0) > (i.total - i.reserved) * i.allocation_ratio OR COALESCE(a.amount, 0) <> i.used
+"""
+RESERVED = """
+SELECT p.uuid FROM resource_providers p JOIN inventories i ON i.resource_provider_id = p.id WHERE i.reserved > 0
 """
 # The total inventory of each host, by class: a reshape never shows it twice or not at all.
 TOTALS = """
@@ -22,7 +24,7 @@ SELECT h.service_host, c.name, SUM(i.total)
 """
 # Guests for whose attempt the host holds nothing: neither an instance, a migration nor a residue.
 UNHELD_GUESTS = """
-SELECT g.host, g.attempt_id, g.instance_uuid
+SELECT g.host, h.up, g.attempt_id, g.instance_uuid
   FROM ({guests}) g
   JOIN hosts h ON h.service_host = g.host
   JOIN resource_providers root ON root.uuid = h.compute_node_uuid

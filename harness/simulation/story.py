@@ -10,8 +10,11 @@ from dataclasses import dataclass, replace
 SERVERS = 8
 HOSTS_OF_A_CELL = 3
 CELLS = ("cell1", "cell2")
+ALL_HOSTS = tuple(f"{cell}-host-{number + 1:04d}" for cell in CELLS for number in range(HOSTS_OF_A_CELL))
 #: The number of histories of a series that start from one cloud.
 HISTORIES_OF_A_START = 10
+#: The share of clouds that keep nothing longer than they must, and the factor of the time between their actions.
+_FORGETTING, _SLOWLY = 0.125, 25.0
 
 #: The actions of callers, and their relative frequencies.
 _ACTIONS = {
@@ -33,7 +36,15 @@ _ACTIONS = {
     "force up": 4,
     "claim": 5,
     "write": 5,
+    "write beside": 3,
+    "contradict": 1,
     "repeat": 6,
+    "disable": 2,
+    "enable": 2,
+    "delete host": 2,
+    "reserve": 3,
+    "delete group": 1,
+    "heal": 1,
 }
 #: The faults, and their relative frequencies.
 _FAULTS = {
@@ -48,13 +59,15 @@ _FAULTS = {
     "step clock": 1,
     "reshape": 3,
     "rename": 1,
+    "twin": 1,
 }
 
 _SCHEDULERS = ("scheduler1", "scheduler2")
 _SUPER_CONDUCTORS = ("conductor1", "conductor2")
 #: The first cell has two, which take over from each other; the work of the second cell waits for its only one.
 _CELL_CONDUCTORS = ("conductor1-cell1", "conductor2-cell1", "conductor1-cell2")
-_WITH_STORE = (*_SCHEDULERS, *_SUPER_CONDUCTORS, *_CELL_CONDUCTORS)
+_CONDUCTORS = (*_SUPER_CONDUCTORS, *_CELL_CONDUCTORS)
+_WITH_STORE = (*_SCHEDULERS, *_CONDUCTORS)
 #: In the order of their starts.
 _AGENTS = tuple(f"compute-{cell}" for cell in CELLS)
 PROCESSES = (*_WITH_STORE, *_AGENTS)
@@ -118,6 +131,7 @@ class Fault:
             "lose commit": f"{self.who} gets no answer to its {_nth(self.count)} commit from then on",
             "step clock": f"the clock of the databases is stepped by {self.seconds:+.0f} s",
             "reshape": f"{self.who} is started again with its hosts flat or nested, after {self.seconds:.1f} s",
+            "twin": f"a second process runs as {self.who} for {self.seconds:.1f} s",
             "rename": f"{self.who} is started again under another name, after {self.seconds:.1f} s",
         }
         return words[self.kind]
@@ -134,8 +148,7 @@ class Story:
     @property
     def start(self) -> str:
         """The seed of the cloud's start: ``seed/30`` to ``seed/39`` start from the same cloud."""
-        series, slash, number = self.seed.rpartition("/")
-        return f"{series}/{int(number) // HISTORIES_OF_A_START}" if slash and number.isdecimal() else self.seed
+        return _start(self.seed)
 
     def without(self, actions: Sequence[Action] = (), faults: Sequence[Fault] = ()) -> "Story":
         """Return the story without these parts."""
@@ -157,9 +170,20 @@ class Story:
         return lines + [f"  in the end, {fault}" for fault in self.faults if fault.after > last]
 
 
+def forgets(start: str) -> bool:
+    """Return whether a cloud that starts by this seed keeps nothing longer than it must."""
+    return random.Random(f"{start}/pace").random() < _FORGETTING
+
+
+def _start(seed: str) -> str:
+    series, slash, number = seed.rpartition("/")
+    return f"{series}/{int(number) // HISTORIES_OF_A_START}" if slash and number.isdecimal() else seed
+
+
 def draw(seed: str, operations: int = 50) -> Story:
     """Return the story that a seed determines."""
     chance = random.Random(f"{seed}/story")
+    slowly = _SLOWLY if (is_slow := forgets(_start(seed))) else 1.0
     actions = [
         Action(
             number,
@@ -167,11 +191,14 @@ def draw(seed: str, operations: int = 50) -> Story:
             "build" if number < SERVERS // 2 else chance.choices([*_ACTIONS], [*_ACTIONS.values()])[0],
             number if number < SERVERS // 2 else chance.randrange(SERVERS),
             chance.randrange(1 << 16),
-            chance.choice((0.0, 0.0, chance.uniform(0.0, 0.3), chance.uniform(0.0, 2.0))),
+            slowly * chance.choice((0.0, 0.0, chance.uniform(0.0, 0.3), chance.uniform(0.0, 2.0))),
         )
         for number in range(operations)
     ]
     faults = [_fault(chance, operations) for _ in range(chance.choice((0, 1, 2, 4, 8, 12)))]
+    if is_slow:
+        # A clock that is set forward by more than the retention would let the cloud forget what is still needed.
+        faults = [fault for fault in faults if fault.kind != "step clock"]
     return Story(seed, actions, sorted(faults, key=lambda fault: fault.after))
 
 
@@ -190,6 +217,8 @@ def _fault(chance: random.Random, operations: int) -> Fault:
         return Fault(after, kind, seconds=float(chance.choice((-600, -40, -5, 5, 40, 600))))
     if kind in ("reshape", "rename"):
         return Fault(after, kind, chance.choice(_AGENTS), seconds=chance.uniform(0.0, 5.0))
+    if kind == "twin":
+        return Fault(after, kind, chance.choice(_CONDUCTORS), seconds=chance.uniform(0.0, 40.0))
     if kind == "lose commit":
         return Fault(after, kind, chance.choice(_WITH_STORE), "", chance.randrange(1, 20))
     return Fault(after, kind, "", "", int(2 ** chance.uniform(0.0, 7.0)), 2 ** chance.uniform(-5.0, 6.0))

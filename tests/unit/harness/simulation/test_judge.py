@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from support.databases import migrated
 from support.placement_store.builders import Store
 from support.placement_store.group_builders import Groups
 
 from compute.fake.guest_file import GuestFile
 from harness.simulation import store as simulated_store
-from harness.simulation.callers import Broken
+from harness.simulation.answers import Broken
 from harness.simulation.cloud import WHOLE
 from harness.simulation.judge import Judge, _fit_into_two
 from moorage import ids
 from moorage.db.database import Database
 from moorage.model import Guest
-from placement_store.schema import MAIN
+from placement_store.schema import MAIN, hosts
 
 SMALL = {"VCPU": 1, "MEMORY_MB": 1024}
 
@@ -33,11 +34,19 @@ class FakeCloud:
 
 
 @dataclass
+class FakeOperators:
+    """Operators that have ordered the deletion of some hosts."""
+
+    deleted: set[str] = field(default_factory=set)
+
+
+@dataclass
 class FakeCallers:
     """Callers that have sent no requests."""
 
     broken: list[str] = field(default_factory=list)
     groups: dict[str, object] = field(default_factory=dict)
+    operators: FakeOperators = field(default_factory=FakeOperators)
 
 
 class Stage:
@@ -54,7 +63,8 @@ class Stage:
         self.host, self.other = groups.host(**whole), groups.host(**whole)
         self.uuid, self.attempt = ids.fresh(), ids.fresh()
         self.claim_id = self.store.claim(self.uuid, {self.host: SMALL}).claim_id
-        self.judge = Judge(cloud, FakeCallers())  # type: ignore[arg-type]
+        self.callers = FakeCallers()
+        self.judge = Judge(cloud, self.callers)  # type: ignore[arg-type]
 
     def accept(self) -> None:
         self.store.accept(self.uuid, self.claim_id, self.attempt)
@@ -113,6 +123,42 @@ def test_a_guest_may_be_destroyed_before_its_allocations_are_released(stage: Sta
     stage.guests[0].destroy(stage.host, stage.attempt, stage.claim_id)
     stage.store.delete(stage.uuid, for_good=True)
     stage.committed()
+
+
+def reserve(stage: Stage, vcpus: int) -> None:
+    """Reserve VCPU of the first host for the host itself."""
+    inventories = stage.store.get(stage.host).inventories
+    changed = {**inventories, "VCPU": structs.replace(inventories["VCPU"], reserved=vcpus)}
+    stage.store.set_inventories(stage.host, stage.store.generation(stage.host), **changed)
+
+
+def test_an_inventory_may_be_made_smaller_than_its_use_but_no_more_of_it_be_allocated(stage: Stage) -> None:
+    stage.committed()
+    reserve(stage, 8)
+    stage.committed()
+    reserve(stage, 0)
+    stage.committed()
+    stage.store.claim(ids.fresh(), {stage.host: {"VCPU": 1}})
+    reserve(stage, 8)
+    with pytest.raises(Broken, match=r"promise 1: at the commit of conductor, .* has 2 of class 0 allocated, .* of 0"):
+        stage.committed()
+
+
+def set_up(stage: Stage, *, up: bool) -> None:
+    """Register the first host as up or down."""
+    stage.cloud.database.write(
+        lambda connection: connection.execute(hosts.update().where(hosts.c.service_host == stage.host).values(up=up))
+    )
+
+
+def test_a_host_that_is_deleted_may_have_a_guest_until_it_is_up_again(stage: Stage) -> None:
+    stage.place(stage.host)
+    stage.callers.operators.deleted.add(stage.host)
+    set_up(stage, up=False)
+    stage.committed()
+    set_up(stage, up=True)
+    with pytest.raises(Broken, match="promise 3"):
+        stage.committed()
 
 
 def of_a_claim_that_was_not_accepted(stage: Stage) -> None:

@@ -1,0 +1,99 @@
+"""The writers of a simulated cloud: they write allocations over the interface of Placement, past the conductors."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from harness.simulation.answers import ACCEPTED, REFUSED, LicenceWrite
+from harness.simulation.story import Action
+from moorage import errors, ids
+from moorage.messages import GetAllocations, PutAllocations
+from moorage.model import Consumer, ConsumerAllocations, ProviderAmounts
+
+if TYPE_CHECKING:
+    from harness.simulation.callers import Callers
+
+LICENCE = "CUSTOM_LICENCE"
+#: A provider that belongs to no host; callers write its units to their own consumers and to servers.
+LICENCES = ids.derived("simulation", "licences")
+
+
+class Writers:
+    """All writers of a cloud.
+
+    :param callers: send the requests, and note the answers.
+    """
+
+    def __init__(self, callers: "Callers") -> None:
+        self._callers = callers
+
+    def _write(self, action: Action) -> None:
+        """Let two callers write to one consumer, both with the generation that they have read: only one may succeed."""
+        uuid = self._callers.uuid("writer", action.server % 2)
+        self._callers.others.add(uuid)
+        found = self._read(uuid)
+        generation = None if found is None else found.generation
+        won: list[int] = []
+        for amount in (1 + action.choice % 7, 11 + action.choice % 7):
+
+            def put(amount: int = amount) -> None:
+                wanted = ConsumerAllocations(
+                    allocations={LICENCES: ProviderAmounts(resources={LICENCE: amount})},
+                    project_id="p",
+                    user_id="u",
+                    consumer_type="OTHER",
+                    consumer_generation=generation,
+                )
+                request_id = self._callers.request_id(action, amount)
+                self._callers.call(
+                    "placement", PutAllocations(request_id=request_id, consumer_uuid=uuid, wanted=wanted)
+                )
+                won.append(amount)
+                if len(won) > 1:
+                    self._callers.broken.append(
+                        f"promise 7: two writers have both replaced generation {generation} of {uuid}"
+                    )
+
+            self._callers.at_once(action, put)
+
+    def _write_beside(self, action: Action) -> None:
+        """Set the licences of a server, whatever is done with it meanwhile; it keeps what else it holds."""
+        uuid = self._callers.servers[action.server]
+        if uuid is None:
+            return
+        found = self._read(uuid)
+        amount = action.choice % 4
+        # Without the generations of the providers: other servers' claims are no reason to refuse the write.
+        held = {} if found is None else found.allocations
+        others = {one: ProviderAmounts(resources=part.resources) for one, part in held.items() if one != LICENCES}
+        licences = {LICENCES: ProviderAmounts(resources={LICENCE: amount})} if amount else {}
+        if not others and not licences:
+            return
+        wanted = ConsumerAllocations(
+            allocations=others | licences,
+            project_id="p",
+            user_id="u",
+            consumer_generation=None if found is None else found.generation,
+        )
+        write = LicenceWrite(amount)
+        self._callers.told[uuid].licences.append(write)
+        message = PutAllocations(request_id=self._callers.request_id(action), consumer_uuid=uuid, wanted=wanted)
+        try:
+            write.generation = self._callers.send("placement", message).consumer_generation
+            write.outcome = ACCEPTED
+        except errors.Unavailable:
+            raise
+        except errors.MoorageError:
+            write.outcome = REFUSED
+            raise
+
+    def _read(self, uuid: str) -> Consumer | None:
+        try:
+            found: Consumer = self._callers.call("placement", GetAllocations(consumer_uuid=uuid))
+        except errors.ConsumerNotFound:
+            return None
+        return found
+
+    METHODS: Mapping[str, Callable[["Writers", Action], None]] = {
+        "write": _write,
+        "write beside": _write_beside,
+    }
