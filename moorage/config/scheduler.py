@@ -96,7 +96,8 @@ SCHEDULER = [
         default=3600.0,
         min=1.0,
         help="Seconds for which the change feed of the store is kept. A scheduler that was stopped for longer catches "
-        "up at the next comparison of the whole host view.",
+        "up at the next comparison of the whole host view. Choose more than view_compare_interval: a scheduler without "
+        "requests reads the changes only at these comparisons.",
     ),
     cfg.IntOpt(
         "max_claim_tries",
