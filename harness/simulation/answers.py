@@ -61,13 +61,16 @@ class Told:
         """Return whether one of these orders had one of these outcomes."""
         return any(kind in kinds and outcome in outcomes for kind, outcome in self.orders)
 
-    def possible_licences(self) -> set[int]:
-        """Return the numbers of licences that the server may hold, unless it is deleted."""
+    def possible_licences(self, *, are_named: bool) -> set[int]:
+        """Return the numbers of licences that the server may hold, unless it is deleted.
+
+        :param are_named: the server's record names those that it has lost.
+        """
         accepted = [write for write in self.licences if write.outcome == ACCEPTED]
         last = max(accepted, key=lambda write: write.generation).amount if accepted else 0
         possible = {last, *(write.amount for write in self.licences if write.outcome == UNKNOWN)}
         # A server that is shelved releases all that it holds.
-        return possible | ({0} if self.was(["shelve"], ACCEPTED, UNKNOWN) else set())
+        return possible | ({0} if are_named or self.was(["shelve"], ACCEPTED, UNKNOWN) else set())
 
 
 def until_answered(call: Callable[[], Any]) -> Any:
