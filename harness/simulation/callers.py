@@ -15,6 +15,7 @@ from harness.simulation.kernel import KERNEL, OUTSIDE
 from harness.simulation.operators import Operators
 from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, SERVERS, Action, Story
 from harness.simulation.writers import LICENCE, LICENCES, Writers
+from harness.simulation.zones import ZONE, Zones
 from moorage import errors, ids
 from moorage.messages import (
     AbortMigration,
@@ -78,10 +79,11 @@ class Callers:
         self._asked: list[tuple[float, Callable[[], object]]] = []
         self._answers: dict[str, Any] = {}
         self._sent: set[str] = set()
-        #: The hosts that were disabled when a request for destinations was first sent, by request.
-        self._closed: dict[str, Mapping[str, float]] = {}
+        #: When a request for destinations was first sent, and the hosts that were disabled then, by request.
+        self._decided: dict[str, tuple[float, Mapping[str, float]]] = {}
         self.operators = Operators(cloud, self)
         self._writers = Writers(self)
+        self.zones = Zones(self)
         self._busy = 0
         rules: tuple[tuple[Any, int], ...] = (
             ("anti-affinity", 1),
@@ -126,6 +128,8 @@ class Callers:
         try:
             if action.kind in Operators.METHODS:
                 Operators.METHODS[action.kind](self.operators, action)
+            elif action.kind in Zones.METHODS:
+                Zones.METHODS[action.kind](self.zones, action)
             elif action.kind in Writers.METHODS:
                 Writers.METHODS[action.kind](self._writers, action)
             else:
@@ -263,7 +267,8 @@ class Callers:
         """Claim a host directly, check the answer, and release the claim after a while."""
         uuid, flavor = self.uuid("claimer", action.number), FLAVORS[action.choice % len(FLAVORS)]
         self.others.add(uuid)
-        spec = RequestSpec(project_id="p", user_id="u", flavor=flavor)
+        zone = ZONE if action.choice // 3 % 4 == 0 else None
+        spec = RequestSpec(project_id="p", user_id="u", flavor=flavor, availability_zone=zone)
         message = SelectDestinations(
             request_id=self.request_id(action), request_spec=spec, instance_uuids=(uuid,), num_alternates=2
         )
@@ -275,7 +280,7 @@ class Callers:
             self.call("placement", DeleteAllocations(request_id=self.request_id(action, "release"), consumer_uuid=uuid))
 
     def _select(self, message: SelectDestinations) -> None:
-        closed = self._closed.setdefault(message.request_id, self.operators.closed_hosts())
+        since, closed = self._decided.setdefault(message.request_id, (KERNEL.now, self.operators.closed_hosts()))
         [selections] = self.send("scheduler", message)
         self.broken += faults_of(selections)
         self.broken += [
@@ -283,6 +288,12 @@ class Callers:
             for one in selections
             if self.operators.is_closed_since(one.service_host, closed)
         ]
+        if message.request_spec.availability_zone is not None:
+            self.broken += [
+                f"promise 8: {one.service_host} is selected, and was not in the zone"
+                for one in selections
+                if not self.zones.may_have(one.service_host, since)
+            ]
 
     def _repeat(self, action: Action) -> None:
         """Repeat an earlier request, whether or not it has been answered yet."""

@@ -12,6 +12,7 @@ from harness.simulation.cloud import TWIN, SimulatedCloud, specification
 from harness.simulation.judge import Judge
 from harness.simulation.kernel import KERNEL, OUTSIDE, Deadlock
 from harness.simulation.story import STORE, Fault, Story, forgets
+from harness.simulation.zones import create_aggregates
 from moorage import errors
 from moorage.bus.calling import SENDINGS
 
@@ -73,6 +74,7 @@ def start_cloud(seed: str) -> SimulatedCloud:
     cloud = SimulatedCloud(plan)
     cloud.start()
     create_providers(cloud)
+    create_aggregates(cloud)
     while store.is_in_transaction():
         KERNEL.sleep(0.01)
     return cloud

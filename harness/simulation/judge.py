@@ -199,7 +199,7 @@ class Judge:
         self._check_licences(instances, found)
         _compare("promise 3: allocations", found, wanted)
         _compare("promise 3: guests", self._guests(), guests)
-        if findings := self._callers.operators.audit().findings:
+        if findings := [*self._callers.operators.audit().findings, *self._callers.zones.missing_providers()]:
             raise Broken(f"promise 3: an audit finds {findings}")
         self._probe()
         self.check()

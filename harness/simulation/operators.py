@@ -10,6 +10,7 @@ from msgspec import structs
 from harness.cloud import RunningCloud
 from harness.simulation.kernel import KERNEL
 from harness.simulation.story import ALL_HOSTS, Action
+from harness.simulation.zones import VIEW_AGE
 from moorage import errors, ids
 from moorage.cli.audit.collector import AuditCollector
 from moorage.cli.audit.command import Examination, examine, heal
@@ -20,8 +21,6 @@ from moorage.model import Cell, ResourceProvider
 if TYPE_CHECKING:
     from harness.simulation.callers import Callers
 
-#: Virtual seconds after which every decision knows that a host was disabled: the default of `[scheduler] view_max_age`.
-_VIEW_AGE = 0.1
 #: Virtual seconds between the two collections of an audit.
 _SETTLE = 2.0
 
@@ -59,7 +58,7 @@ class Operators:
 
     def closed_hosts(self) -> Mapping[str, float]:
         """Return the hosts that no decision may choose that begins now, each with the time since it is so."""
-        return {host: since for host, since in self._disabled.items() if KERNEL.now > since + _VIEW_AGE}
+        return {host: since for host, since in self._disabled.items() if KERNEL.now > since + VIEW_AGE}
 
     def is_closed_since(self, host: str, closed: Mapping[str, float]) -> bool:
         """Return whether a host that was closed is so without interruption."""

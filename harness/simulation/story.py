@@ -44,6 +44,8 @@ _ACTIONS = {
     "delete host": 2,
     "reserve": 3,
     "delete group": 1,
+    "add to aggregate": 3,
+    "remove from aggregate": 2,
     "heal": 1,
 }
 #: The faults, and their relative frequencies.
