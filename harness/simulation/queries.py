@@ -41,7 +41,7 @@ SELECT 'operation', uuid FROM conductor_operations WHERE state = 'pending'
 UNION ALL SELECT 'operation', uuid FROM cell_operations WHERE state = 'pending'
 UNION ALL SELECT 'residue', uuid FROM consumers WHERE consumer_type = 'RESIDUE'
 UNION ALL SELECT 'unaccepted claim of', uuid FROM consumers
-           WHERE accepted_by IS NULL AND id IN (SELECT consumer_id FROM allocations)
+           WHERE claim_id IS NOT NULL AND accepted_by IS NULL AND id IN (SELECT consumer_id FROM allocations)
 """
 ROOTS = """
 SELECT p.uuid, root.uuid FROM resource_providers p JOIN resource_providers root ON root.id = p.root_provider_id
