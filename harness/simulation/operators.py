@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import structs
 
 from harness.cloud import RunningCloud
 from harness.simulation.kernel import KERNEL
+from harness.simulation.requests import Requests
 from harness.simulation.story import ALL_HOSTS, Action
 from harness.simulation.zones import VIEW_AGE
 from moorage import errors, ids
@@ -17,9 +18,6 @@ from moorage.cli.audit.command import Examination, examine, heal
 from moorage.cli.audit.healing import Healer
 from moorage.messages import DeleteHost, DeleteServerGroup, ListProviderTrees, SetHost, SetInventory
 from moorage.model import Cell, ResourceProvider
-
-if TYPE_CHECKING:
-    from harness.simulation.callers import Callers
 
 #: Virtual seconds between the two collections of an audit.
 _SETTLE = 2.0
@@ -46,7 +44,7 @@ class Operators:
     :param callers: send the requests, and note the answers.
     """
 
-    def __init__(self, cloud: RunningCloud, callers: "Callers") -> None:
+    def __init__(self, cloud: RunningCloud, callers: Requests) -> None:
         self._cloud = cloud
         self._callers = callers
         #: The time at which the order to disable a host was answered, for the hosts that nobody has enabled since.

@@ -14,7 +14,7 @@ ALL_HOSTS = tuple(f"{cell}-host-{number + 1:04d}" for cell in CELLS for number i
 #: The number of histories of a series that start from one cloud.
 HISTORIES_OF_A_START = 10
 #: The share of clouds that keep nothing longer than they must, and the factor of the time between their actions.
-_FORGETTING, _SLOWLY = 0.04, 25.0
+_FORGETTING, _SLOWLY = 0.02, 25.0
 
 #: The actions of callers, and their relative frequencies.
 _ACTIONS = {

@@ -1,16 +1,13 @@
 """The writers of a simulated cloud: they write allocations over the interface of Placement, past the conductors."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from harness.simulation.answers import ACCEPTED, REFUSED, LicenceWrite
+from harness.simulation.requests import Requests
 from harness.simulation.story import Action
 from moorage import errors, ids
 from moorage.messages import GetAllocations, PutAllocations
 from moorage.model import Consumer, ConsumerAllocations, ProviderAmounts
-
-if TYPE_CHECKING:
-    from harness.simulation.callers import Callers
 
 LICENCE = "CUSTOM_LICENCE"
 #: A provider that belongs to no host; callers write its units to their own consumers and to servers.
@@ -23,7 +20,7 @@ class Writers:
     :param callers: send the requests, and note the answers.
     """
 
-    def __init__(self, callers: "Callers") -> None:
+    def __init__(self, callers: Requests) -> None:
         self._callers = callers
 
     def _write(self, action: Action) -> None:

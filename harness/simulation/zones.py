@@ -2,17 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from harness.cloud import RunningCloud
 from harness.simulation.kernel import KERNEL
+from harness.simulation.requests import Requests
 from harness.simulation.story import Action
 from moorage import errors, ids
 from moorage.messages import AddAggregateHost, CreateHostAggregate, RemoveAggregateHost, SyncHostAggregates
 from moorage.model import ZONE_KEY, UnmirroredHost
-
-if TYPE_CHECKING:
-    from harness.simulation.callers import Callers
 
 ZONE = "zone"
 #: The name of each aggregate, and its metadata. Only hosts without servers can change their zone.
@@ -34,7 +31,7 @@ class Zones:
     :param callers: send the requests, and note the answers.
     """
 
-    def __init__(self, callers: "Callers") -> None:
+    def __init__(self, callers: Requests) -> None:
         self._callers = callers
         #: The last time at which each host may have been in the zone; hosts that never may are missing.
         self._members: dict[str, float] = {}
