@@ -90,6 +90,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     made = Stage(FakeCloud(tmp_path, database))
     yield made
     simulated_store.FAULTS.reset()
+    made.judge._file.close()
     for file in made.guests:
         file.close()
     database.close()
