@@ -14,17 +14,19 @@ A resource is added in two steps:
 2. ``resources/__init__.py``: its class in the list.
 """
 
+import logging
 import math
+import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import falcon
 from oslo_config import cfg
 from oslo_middleware import cors, http_proxy_to_wsgi
 
-from moorage import metrics
+from moorage import context, metrics
 from moorage.db.database import Database
 from placement_store.dispatcher import Dispatcher
 from placement_store.http import errors as error_documents
@@ -36,9 +38,14 @@ from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.resources import RESOURCES
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+LOG = logging.getLogger(__name__)
 
 _REQUEST_ID_HEADER = "X-Openstack-Request-Id"
+_REQUEST_ID = re.compile(r"req-[0-9A-Fa-f-]{36}")
+#: The longest path and query of a log line; a query may be thousands of characters long.
+_LONGEST_URI = 500
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
 _CORS_DEFAULTS = {
     "allow_headers": ["X-Auth-Token", "X-Roles", versions.HEADER, _REQUEST_ID_HEADER],
@@ -65,7 +72,7 @@ def application(
     for resource in RESOURCES:
         app.add_route(resource.path, resource(store, authorize, conf.placement_api))
     served: WSGIApplication = identity.behind_keystone(app, conf) if by_keystone else app
-    return _behind_front_ends(served, conf)
+    return _with_request_ids(_behind_front_ends(served, conf))
 
 
 def register_options(conf: cfg.ConfigOpts) -> None:
@@ -90,6 +97,16 @@ def _behind_front_ends(served: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGI
     return cors.CORS(served, conf) if conf.cors.allowed_origin else served
 
 
+def _with_request_ids(served: "WSGIApplication") -> "WSGIApplication":
+    """Give each request an id, which all its log lines have, those of the middleware and of the errors included."""
+
+    def identified(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        with context.bound(request_id=f"req-{uuid.uuid4()}"):
+            return served(environ, start_response)
+
+    return identified
+
+
 class _Preparation:
     """Middleware before each operation, and on each response."""
 
@@ -98,9 +115,9 @@ class _Preparation:
         self._prepare = prepare
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
-        """Give the request an id, and determine its version and its caller."""
+        """Determine the version of the request, and its caller."""
         request.context.began = time.perf_counter()
-        request.context.request_id = f"req-{uuid.uuid4()}"
+        request.context.request_id = context.current().request_id
         request.context.version = versions.negotiate(request.headers)
         request.env["HTTP_ACCEPT"] = readable_accept(request.accept)
         request.context.caller = None if request.path == "/" else self._identify(request)
@@ -124,18 +141,35 @@ class _Preparation:
     def process_response(
         self, request: falcon.Request, response: falcon.Response, _resource: Resource | None, _succeeded: bool
     ) -> None:
-        """Count the response, and add the headers with the version that was used and the request id of the log."""
-        _count(request, response)
+        """Count and log the response, and add headers: the version that was used, and the request id of the log."""
+        seconds = time.perf_counter() - request.context.began
+        _count(request, response, seconds)
+        _log(request, response, seconds)
         response.append_header("Vary", versions.HEADER.lower())
         if (version := request.context.get("version")) is not None:
             response.set_header(versions.HEADER, f"{versions.SERVICE} {version}")
         response.set_header(_REQUEST_ID_HEADER, request.context.request_id)
 
 
-def _count(request: falcon.Request, response: falcon.Response) -> None:
+def _count(request: falcon.Request, response: falcon.Response, seconds: float) -> None:
     # Clients may send paths and methods that do not exist: these must not become values of labels.
     path = request.uri_template
     method = request.method if path is not None and request.method in _METHODS else "other"
-    seconds = time.perf_counter() - request.context.began
     metrics.HTTP_SECONDS.labels(method, path or "other").observe(seconds)
     metrics.HTTP_REQUESTS.labels(method, path or "other", str(response.status_code)).inc()
+
+
+def _log(request: falcon.Request, response: falcon.Response, seconds: float) -> None:
+    uri = falcon.uri.encode_check_escaped(request.relative_uri)
+    # Nova and others send their own request id in the header that answers have: the id of the order from outside.
+    sent = request.get_header(_REQUEST_ID_HEADER) or ""
+    LOG.info(
+        "%s %s: %s, version %s, %.1f ms, from %s%s",
+        request.method,
+        uri if len(uri) <= _LONGEST_URI else f"{uri[:_LONGEST_URI]}…",
+        response.status_code,
+        request.context.get("version", "-"),
+        1000 * seconds,
+        request.remote_addr,
+        f", for {sent}" if _REQUEST_ID.fullmatch(sent) else "",
+    )

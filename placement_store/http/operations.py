@@ -98,7 +98,6 @@ class DeclaredOperation:
             request.context.error_status = self.error_status
             with (
                 context.bound(
-                    request_id=request.context.request_id,
                     deadline=request.env.get(DEADLINE),
                     span=tracing.caller_span(request.get_header("traceparent")),
                 ),

@@ -1,5 +1,6 @@
 """Test the set-up of the HTTP API: policy, Keystone, CORS, proxies, WSGI servers, and the command."""
 
+import logging
 import os
 import re
 import signal
@@ -24,7 +25,7 @@ from support.http.fake_keystone import require_middleware
 from support.processes.stopwatch import Stopwatch
 
 from harness.waiting import wait_until
-from moorage import ids
+from moorage import context, ids
 from moorage.config import options
 from moorage.db.database import Database
 from placement_store.db import names
@@ -52,6 +53,46 @@ def client(database: Database, tmp_path: Path, text: str = NOAUTH) -> Any:
     served = application(options.new(files=[file]), database)
     # A function, because the test client inspects the signature of its callable.
     return falcon.testing.TestClient(lambda environ, start_response: served(environ, start_response))
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """The lines of the log of the API from INFO on, each with its request id."""
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(f"{context.current().request_id} {record.getMessage()}")
+
+    log, handler = logging.getLogger("placement_store.http"), Lines()
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    yield lines
+    log.removeHandler(handler)
+    log.setLevel(before)
+
+
+def test_each_request_is_a_line_of_the_log_with_its_id_and_that_of_its_caller(
+    database: Database, tmp_path: Path, logged: list[str]
+) -> None:
+    api = client(database, tmp_path)
+    of_nova = f"req-{ids.fresh()}"
+    found = [
+        api.simulate_get(
+            "/traits", headers={**ADMIN, "X-Openstack-Request-Id": of_nova}, query_string="name=in:A%0AB,C"
+        ),
+        api.simulate_get("/nowhere\nelse", headers={**ADMIN, "X-Openstack-Request-Id": "me\nand you"}),
+        api.simulate_get(f"/traits/{'X' * 1000}", headers=ADMIN),
+    ]
+
+    assert [line.split(" ")[0] for line in logged] == [each.headers["X-Openstack-Request-Id"] for each in found]
+    known, unknown, long = [line.split(" ", 1)[1] for line in logged]
+    assert re.fullmatch(
+        rf"GET /traits\?name=in:A%0AB,C: 200, version 1\.39, [\d.]+ ms, from [\d.]+, for {of_nova}", known
+    )
+    assert re.fullmatch(r"GET /nowhere%0Aelse: 404, version 1\.39, [\d.]+ ms, from [\d.]+", unknown)
+    assert re.match(r"GET /traits/X{492}…: 404, ", long)
 
 
 def test_a_thread_keeps_no_request_context_after_its_answer(database: Database, tmp_path: Path) -> None:
@@ -206,12 +247,15 @@ def test_an_unreachable_database_is_503(tmp_path: Path) -> None:
     assert "cannot be reached" in refused.json["errors"][0]["detail"]
 
 
-def test_an_unexpected_error_is_500_without_details(tmp_path: Path) -> None:
+def test_an_unexpected_error_is_500_without_details(tmp_path: Path, logged: list[str]) -> None:
     without_tables = Database(f"sqlite:///{tmp_path}/empty.sqlite", MAIN.name)
     failed = client(without_tables, tmp_path).simulate_get("/resource_providers", headers=ADMIN)
     without_tables.close()
 
     [error] = failed.json["errors"]
+    fault, answer = logged
+    assert fault.startswith(f"{error['request_id']} GET /resource_providers has failed")
+    assert answer.startswith(f"{error['request_id']} GET /resource_providers: 500, ")
     assert (failed.status_code, error["title"]) == (500, "Internal Server Error")
     assert error["request_id"] == failed.headers["X-Openstack-Request-Id"]
     assert "sqlite" not in failed.text.lower()
