@@ -42,6 +42,8 @@ UNION ALL SELECT 'operation', uuid FROM cell_operations WHERE state = 'pending'
 UNION ALL SELECT 'residue', uuid FROM consumers WHERE consumer_type = 'RESIDUE'
 UNION ALL SELECT 'unaccepted claim of', uuid FROM consumers
            WHERE claim_id IS NOT NULL AND accepted_by IS NULL AND id IN (SELECT consumer_id FROM allocations)
+UNION ALL SELECT 'reserved amount of', p.uuid
+            FROM resource_providers p JOIN inventories i ON i.resource_provider_id = p.id WHERE i.reserved > 0
 """
 ROOTS = """
 SELECT p.uuid, root.uuid FROM resource_providers p JOIN resource_providers root ON root.id = p.root_provider_id
