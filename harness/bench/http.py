@@ -111,7 +111,8 @@ def _served(database_url: str, workers: int) -> Iterator[int]:
     words = ["placement-api", "--host", _HOST, "--port", str(port), "--auth-strategy", "noauth2"]
     words += ["--database-url", database_url, "--workers", str(workers)]
     command = [*ends_with_this_process(), sys.executable, "-m", "moorage.cli.shell", *words]
-    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    # Its log, a line for each request, is not part of the result.
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _await(server, port)
         yield port

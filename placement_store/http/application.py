@@ -160,7 +160,11 @@ def _count(request: falcon.Request, response: falcon.Response, seconds: float) -
 
 
 def _log(request: falcon.Request, response: falcon.Response, seconds: float) -> None:
-    uri = falcon.uri.encode_check_escaped(request.relative_uri)
+    if not LOG.isEnabledFor(logging.INFO):
+        return
+    uri = request.relative_uri
+    if not (uri.isascii() and uri.isprintable()):
+        uri = falcon.uri.encode_check_escaped(uri)
     # Nova and others send their own request id in the header that answers have: the id of the order from outside.
     sent = request.get_header(_REQUEST_ID_HEADER) or ""
     LOG.info(
