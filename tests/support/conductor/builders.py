@@ -295,6 +295,7 @@ def connected(kind: type[W], placement: FakePlacement, database_url: str, call_t
     world.agent.threads.shutdown()
     for name in list(world.services):
         world.stop(name)
+    world.records.close()
     bus.close()
 
 
