@@ -19,7 +19,7 @@ from moorage.model import Value
 
 RECORDS = Path(__file__).parent / "recorded_messages"
 #: Every released version.
-VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5")
+VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5", "1.6", "1.7", "1.8")
 _TEXTS = ("a", "NAME", ids.derived("sample"), "sample")
 
 

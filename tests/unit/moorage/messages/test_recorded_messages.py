@@ -31,8 +31,9 @@ def test_a_message_of_a_released_version_is_decoded_and_encoded_to_what_it_was(n
         assert message.lowest_version() in (version, kind.version), one["method"]
 
 
-def test_an_answer_of_the_previous_release_is_decoded_and_encoded_to_what_it_was() -> None:
-    for one in recorded("replies-1.5"):
+@pytest.mark.parametrize("version", ["1.5", "1.8"])
+def test_an_answer_of_a_released_version_is_decoded_and_encoded_to_what_it_was(version: str) -> None:
+    for one in recorded(f"replies-{version}"):
         kind = KINDS[one["topic"], one["method"]].reply_type()
         assert as_sent(decode(kind, one["content"])) == one["content"], one["method"]
 
