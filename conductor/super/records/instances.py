@@ -130,6 +130,11 @@ def lock(connection: Connection, uuids: Collection[str]) -> dict[str, LockedInst
     return {row.uuid: LockedInstance(row.state, row.cell_uuid, row.operation_uuid) for row in rows}
 
 
+def lock_building(connection: Connection, uuids: Collection[str]) -> set[str]:
+    """Lock instances, and return those that are still being built."""
+    return {uuid for uuid, row in lock(connection, uuids).items() if row.state == "building"}
+
+
 def lock_known(connection: Connection, uuid: str) -> LockedInstance:
     """Lock an instance and return it.
 
@@ -178,6 +183,14 @@ def fail(
     still = (instances.c.uuid.in_(uuids), instances.c.state == "building")
     values = {"state": "error", "reason": reason, "explanation": explanation, "cell_uuid": None, "selections": None}
     _change(connection, *still, **values, handed_over=by_cell)
+
+
+def add_to_reasons(connection: Connection, further: Mapping[str, str]) -> None:
+    """Add texts to the reasons of those instances that are in error."""
+    locked = lock(connection, further)
+    for uuid in [uuid for uuid in further if uuid in locked and locked[uuid].state == "error"]:
+        reason = connection.scalar(select(instances.c.reason).where(instances.c.uuid == uuid))
+        _change(connection, instances.c.uuid == uuid, reason="; ".join(filter(None, [text(reason), further[uuid]])))
 
 
 def refused(connection: Connection, operation_uuid: str) -> dict[str, str]:

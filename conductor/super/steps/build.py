@@ -170,7 +170,7 @@ class SuperBuilds(SuperPart):
         """
         placed = {uuid: found for each in selected for uuid, found in each.placed.items()}
         # Lock first: an order to delete an instance is then recorded either before this transaction or after it.
-        wanted = _building(connection, placed)
+        wanted = super_records.lock_building(connection, placed)
         # If the reconciler was answered that a claim is not wanted, the claim must not be used any more.
         claims = [found[0].claim_id for found in placed.values() if found[0].claim_id is not None]
         revoked = self._super.revoked_claims.among(connection, claims)
@@ -217,7 +217,7 @@ class SuperBuilds(SuperPart):
         return max(unanswered, _TRIES_WHILE_AWAY) if isinstance(fault, _AWAY) else unanswered
 
     def _refused(self, connection: Connection, payload: SelectStep, fault: errors.MoorageError) -> Outcome:
-        wanted = _building(connection, payload.instance_uuids)
+        wanted = super_records.lock_building(connection, payload.instance_uuids)
         match fault:
             case errors.ConsumerDeleted():
                 # The deletion of the instance overtook this request, which was all or nothing: ask again for the
@@ -355,9 +355,9 @@ class SuperBuilds(SuperPart):
     def release(self, operation: Operation) -> CommitStep:
         """Delete the allocations of instances in error for good, so that a late request can claim nothing for them.
 
-        The policy decides whether foreign allocations of a consumer that existed before its instance are deleted too.
+        The policy decides whether foreign allocations are deleted too; the instance's reason names them.
         """
-        payload, writes = operation.read(HandOverStep), self._super.writes
+        payload, writes, foreign = operation.read(HandOverStep), self._super.writes, dict[str, str]()
         for uuid in payload.release:
             if (stays := why_kept(self._super.placement, uuid)) is not None:
                 LOG.warning("Nothing is released: %s", stays)
@@ -368,13 +368,15 @@ class SuperBuilds(SuperPart):
                 for_good=True,
                 keep_extras=writes.keeps_foreign,
             )
-            self._super.placement.call(message)
-        return lambda _connection: Ended(payload.reason)
+            released = self._super.placement.call(message)
+            if named := conflict_policy.describe_foreign(released.extras, stay=writes.keeps_foreign):
+                foreign[uuid] = named
 
+        def record(connection: Connection) -> Outcome:
+            super_records.add_to_reasons(connection, foreign)
+            return Ended(payload.reason)
 
-def _building(connection: Connection, uuids: Collection[str]) -> set[str]:
-    """Lock instances, and return those that are still being built."""
-    return {uuid for uuid, row in super_records.lock(connection, uuids).items() if row.state == "building"}
+        return record
 
 
 def _generations_after_release(answer: Sequence[Sequence[Selection]], payload: SelectStep) -> dict[str, int]:

@@ -65,6 +65,9 @@ for _ in sys.stdin:
     begun = time.monotonic()
     ask()
     seconds = time.monotonic() - begun
+    # The heartbeat of a connection that was lost may take a moment to end.
+    while threading.active_count() > {threads} and time.monotonic() < begun + 15:
+        time.sleep(0.05)
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[1])
     print(seconds, len(os.listdir("/proc/self/fd")), threading.active_count(), pages * 4, flush=True)
@@ -82,7 +85,7 @@ class Child:
     """A process with a server and callers that never stop calling it."""
 
     def __init__(self, url: str) -> None:
-        sizes = {"callers": CALLERS, "workers": WORKERS, "pooled": POOLED}
+        sizes = {"callers": CALLERS, "workers": WORKERS, "pooled": POOLED, "threads": THREADS}
         program = CHILD.format(folder=str(Path(__file__).parent), url=url, **sizes)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         self._process = subprocess.Popen(

@@ -308,7 +308,7 @@ def test_a_consumer_with_an_accepted_claim_keeps_it_when_a_build_fails_after_an_
 
 
 @pytest.mark.parametrize("deleted", [True, False])
-def test_foreign_amounts_are_kept_after_a_failed_build_where_that_is_configured(
+def test_foreign_amounts_are_kept_after_a_failed_build_where_that_is_configured_and_named_in_any_case(
     world: MovingWorld, *, deleted: bool
 ) -> None:
     world.restart("super", delete_foreign_amounts=deleted)
@@ -324,3 +324,9 @@ def test_foreign_amounts_are_kept_after_a_failed_build_where_that_is_configured(
     world.becomes(uuid, "error")
     wait_until(lambda: uuid in world.placement.deleted)
     assert world.placement.foreign == ({} if deleted else before)
+    wait_until(lambda: world.pending("conductor") == 0)
+    what = "with it went what others had put there" if deleted else "what others had put there stays"
+    reason = str(world.show(uuid).reason)
+    assert "all are full" in reason
+    assert f"; {what}: " in reason
+    assert "NET_BW_EGR_KILOBIT_PER_SEC" in reason
