@@ -10,7 +10,7 @@ if os.environ.get("PYTHONHASHSEED") != "0":
     again = [sys.executable, "-m", "harness.simulation", *sys.argv[1:]]
     os.execve(again[0], again, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
 
-from harness.simulation import patches
+from harness.simulation.machine import patches
 
 # Read before the clock is replaced.
 today = datetime.date.today().isoformat()
@@ -23,7 +23,7 @@ asked = command.parsed(sys.argv[1:], today)
 # It may change modules that are imported later.
 command.load(asked.load)
 
-from harness.simulation import network, store
+from harness.simulation.machine import network, store
 
 store.install()
 network.install()

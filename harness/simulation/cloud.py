@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from compute.service import ComputeService
 from conductor.service import CellConductor, SuperConductor
 from harness.cloud import CloudSpec, RunningCloud
-from harness.simulation import network, store
-from harness.simulation.kernel import KERNEL, OUTSIDE
+from harness.simulation.machine import network, store
+from harness.simulation.machine.kernel import KERNEL, OUTSIDE
 from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, PROCESSES
 from moorage import errors, ids
 from moorage.service.process import Service

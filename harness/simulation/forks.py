@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from harness.cloud import _empty_schemas
-from harness.simulation import store
 from harness.simulation.cloud import SimulatedCloud
 from harness.simulation.history import Outcome, in_words, run_story, start_cloud
+from harness.simulation.machine import store
 from harness.simulation.story import Story, draw
 
 #: Processor seconds after which a history is ended, because it loops.

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.simulation import network, patches, store
-from harness.simulation.answers import Broken
-from harness.simulation.callers import Callers, create_providers
+from harness.simulation.clients.answers import Broken
+from harness.simulation.clients.callers import Callers, create_providers
+from harness.simulation.clients.zones import create_aggregates
 from harness.simulation.cloud import TWIN, SimulatedCloud, specification
 from harness.simulation.judge import Judge
-from harness.simulation.kernel import KERNEL, OUTSIDE, Deadlock
+from harness.simulation.machine import network, patches, store
+from harness.simulation.machine.kernel import KERNEL, OUTSIDE, Deadlock
 from harness.simulation.story import STORE, Fault, Story, forgets
-from harness.simulation.zones import create_aggregates
 from moorage import errors
 from moorage.bus.calling import SENDINGS
 

@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from compute.fake.guest_file import GuestFile
-from harness.simulation import queries, store
-from harness.simulation.answers import ACCEPTED, UNKNOWN, Broken, Told, until_answered
-from harness.simulation.callers import Callers
+from harness.simulation import queries
+from harness.simulation.clients.answers import ACCEPTED, UNKNOWN, Broken, Told, until_answered
+from harness.simulation.clients.callers import Callers
+from harness.simulation.clients.writers import LICENCE, LICENCES
 from harness.simulation.cloud import POOL, WHOLE, SimulatedCloud, uses_pool
-from harness.simulation.kernel import KERNEL
+from harness.simulation.machine import store
+from harness.simulation.machine.kernel import KERNEL
 from harness.simulation.story import ALL_HOSTS
-from harness.simulation.writers import LICENCE, LICENCES
 from moorage import errors, ids
 from moorage.messages import (
     AuditStore,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.simulation.kernel import KERNEL
+from harness.simulation.machine.kernel import KERNEL
 from moorage import errors
 from moorage.model import Flavor, Resources, Selection
 

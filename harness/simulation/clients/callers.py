@@ -9,13 +9,22 @@ from typing import Any
 import os_traits
 
 from harness.cloud import RunningCloud
-from harness.simulation.answers import ACCEPTED, REFUSED, UNKNOWN, GroupOrder, Told, essence, faults_of, until_answered
+from harness.simulation.clients.answers import (
+    ACCEPTED,
+    REFUSED,
+    UNKNOWN,
+    GroupOrder,
+    Told,
+    essence,
+    faults_of,
+    until_answered,
+)
+from harness.simulation.clients.operators import Operators
+from harness.simulation.clients.writers import LICENCE, LICENCES, Writers
+from harness.simulation.clients.zones import ZONE, Zones
 from harness.simulation.cloud import MEMBERS, POOL, WHOLE
-from harness.simulation.kernel import KERNEL, OUTSIDE
-from harness.simulation.operators import Operators
+from harness.simulation.machine.kernel import KERNEL, OUTSIDE
 from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, SERVERS, Action, Story
-from harness.simulation.writers import LICENCE, LICENCES, Writers
-from harness.simulation.zones import ZONE, Zones
 from moorage import errors, ids
 from moorage.messages import (
     AbortMigration,

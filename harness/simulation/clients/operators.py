@@ -8,10 +8,10 @@ from typing import Any
 from msgspec import structs
 
 from harness.cloud import RunningCloud
-from harness.simulation.kernel import KERNEL
-from harness.simulation.requests import Requests
+from harness.simulation.clients.requests import Requests
+from harness.simulation.clients.zones import VIEW_AGE
+from harness.simulation.machine.kernel import KERNEL
 from harness.simulation.story import ALL_HOSTS, Action
-from harness.simulation.zones import VIEW_AGE
 from moorage import errors, ids
 from moorage.cli.audit.collector import AuditCollector
 from moorage.cli.audit.command import Examination, examine, heal

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from harness.simulation.answers import Told
+from harness.simulation.clients.answers import Told
 from harness.simulation.story import Action
 from moorage.messages.wire import Message, Mutation
 from moorage.model import ServerGroup

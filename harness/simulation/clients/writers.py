@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from harness.simulation.answers import ACCEPTED, REFUSED, LicenceWrite
-from harness.simulation.requests import Requests
+from harness.simulation.clients.answers import ACCEPTED, REFUSED, LicenceWrite
+from harness.simulation.clients.requests import Requests
 from harness.simulation.story import Action
 from moorage import errors, ids
 from moorage.messages import GetAllocations, PutAllocations

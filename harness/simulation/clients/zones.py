@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from harness.cloud import RunningCloud
-from harness.simulation.kernel import KERNEL
-from harness.simulation.requests import Requests
+from harness.simulation.clients.requests import Requests
+from harness.simulation.machine.kernel import KERNEL
 from harness.simulation.story import Action
 from moorage import errors, ids
 from moorage.messages import AddAggregateHost, CreateHostAggregate, RemoveAggregateHost, SyncHostAggregates

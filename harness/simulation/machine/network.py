@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.simulation.kernel import KERNEL, OUTSIDE
+from harness.simulation.machine.kernel import KERNEL, OUTSIDE
 from moorage.bus import inproc
 
 #: The process that holds the messages in transit. It never crashes.

@@ -18,8 +18,8 @@ from typing import Any
 # It keeps the original locks: no task waits while it holds one, so counting is not a switching point.
 import prometheus_client  # noqa: F401
 
-from harness.simulation import primitives
-from harness.simulation.kernel import KERNEL
+from harness.simulation.machine import primitives
+from harness.simulation.machine.kernel import KERNEL
 
 #: The wall clock at the beginning of each history.
 EPOCH = 1_800_000_000.0

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Self
 
-from harness.simulation.kernel import KERNEL, Task
+from harness.simulation.machine.kernel import KERNEL, Task
 
 _LOCALS = itertools.count(1)
 

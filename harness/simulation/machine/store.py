@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any, cast
 
-from harness.simulation import patches
-from harness.simulation.kernel import KERNEL
+from harness.simulation.machine import patches
+from harness.simulation.machine.kernel import KERNEL
 
 #: The Julian day of the beginning of 1970.
 _JULIAN_EPOCH = 2440587.5

@@ -1,6 +1,6 @@
 """Makes the first start of each simulated scheduler fail halfway, for ``--load`` of the simulation's command."""
 
-from harness.simulation.kernel import KERNEL
+from harness.simulation.machine.kernel import KERNEL
 from moorage import errors
 
 

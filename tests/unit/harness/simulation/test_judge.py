@@ -12,10 +12,10 @@ from support.placement_store.builders import Store
 from support.placement_store.group_builders import Groups
 
 from compute.fake.guest_file import GuestFile
-from harness.simulation import store as simulated_store
-from harness.simulation.answers import Broken
+from harness.simulation.clients.answers import Broken
 from harness.simulation.cloud import WHOLE
 from harness.simulation.judge import Judge, _fit_into_two
+from harness.simulation.machine import store as simulated_store
 from moorage import ids
 from moorage.db.database import Database
 from moorage.model import Guest

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.simulation.kernel import KERNEL, Deadlock
-from harness.simulation.primitives import Local, Lock, RLock, monotonic
+from harness.simulation.machine.kernel import KERNEL, Deadlock
+from harness.simulation.machine.primitives import Local, Lock, RLock, monotonic
 
 SEEDS = st.integers(0, 10_000)
 

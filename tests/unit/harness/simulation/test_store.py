@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.simulation import store
-from harness.simulation.kernel import KERNEL
+from harness.simulation.machine import store
+from harness.simulation.machine.kernel import KERNEL
 
 
 @pytest.fixture
