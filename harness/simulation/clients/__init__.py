@@ -1,1 +1,1 @@
-"""Those who send requests to a simulated cloud, and what the judge keeps of their answers."""
+"""The clients of a simulated cloud: callers, operators and writers, and the answers that the judge compares."""

@@ -1,1 +1,1 @@
-"""What the simulation replaces: threads, clocks, locks, the network and the files of databases."""
+"""The machine of the simulation: it replaces threads, clocks, locks, the network and the files of databases."""
