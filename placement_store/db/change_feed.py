@@ -27,6 +27,9 @@ READ_AT_ONCE = 10_000
 #: The most rows that one call of :func:`prune` deletes, so that no transaction grows without bound.
 PRUNED_AT_ONCE = 10_000
 
+#: More than the number of changes that a restore can have lost.
+_LEAP = 2**32
+
 # Built once: it takes SQLAlchemy longer to build a statement than to run it.
 _SINCE = (
     select(
@@ -37,7 +40,7 @@ _SINCE = (
         resource_providers.c.seq,
     )
     .select_from(changes.outerjoin(resource_providers, resource_providers.c.id == changes.c.resource_provider_id))
-    .where(changes.c.id > bindparam("last_id"))
+    .where(changes.c.id >= bindparam("first_id"))
     .order_by(changes.c.id)
     .limit(READ_AT_ONCE)
 )
@@ -60,6 +63,8 @@ class Changes(NamedTuple):
     host_ids: set[int]
     #: The store has been restored: every number and every ``seq`` that was read before is invalid.
     is_another_history: bool = False
+    #: Changes that came after it may have been pruned, and are missing here: only a comparison finds them.
+    is_pruned: bool = False
 
 
 def changes_since(connection: Connection, last_id: int) -> Changes:
@@ -68,15 +73,21 @@ def changes_since(connection: Connection, last_id: int) -> Changes:
     A change may be returned twice. A change is missed if its transaction took longer than :data:`SETTLED_AFTER` from
     its number to its commit: only the comparison of all (id, ``seq``) makes a cache correct, see :func:`differing_ids`.
     """
-    rows = connection.execute(_SINCE, {"last_id": last_id}).all()
+    # The row of the last change that the reader knows is read again: as long as it is there, none after it is pruned.
+    rows = connection.execute(_SINCE, {"first_id": last_id}).all()
     if not rows and 0 < (last := newest(connection)) < last_id:
-        # Numbers only grow, and the newest are pruned last: the store has been replaced by an older one.
+        # Numbers only grow, and the newest is never pruned: the store has been replaced by an older one.
         return Changes(last, {}, set(), is_another_history=True)
-    go_on_from, has_gap, is_another = last_id, False, False
+    is_pruned = last_id > 0 and (not rows or rows[0].id > last_id + 1)
+    # The row that begins a history may be pruned, too.
+    is_another = is_pruned and bool(rows) and rows[0].id - last_id > _LEAP // 2
+    go_on_from, has_gap = last_id, False
     provider_seqs: dict[int, int | None] = {}
     host_ids: set[int] = set()
     while rows:
         for row in rows:
+            if row.id == last_id:
+                continue
             # A row whose time is far in the future was written before the clock was set back: it is settled.
             is_fresh = -CLOCK_SET_BACK < row.age < SETTLED_AFTER
             has_gap = has_gap or (row.id > go_on_from + 1 and is_fresh)
@@ -90,12 +101,9 @@ def changes_since(connection: Connection, last_id: int) -> Changes:
                 is_another = True
         if len(rows) < READ_AT_ONCE:
             break
-        rows = connection.execute(_SINCE, {"last_id": rows[-1].id}).all()
-    return Changes(go_on_from, provider_seqs, host_ids, is_another_history=is_another)
+        rows = connection.execute(_SINCE, {"first_id": rows[-1].id + 1}).all()
+    return Changes(go_on_from, provider_seqs, host_ids, is_another, is_pruned)
 
-
-#: More than the number of changes that a restore can have lost.
-_LEAP = 2**32
 
 _NUMBERS = (
     (resource_providers, ("generation", "seq")),
@@ -119,13 +127,16 @@ def begin_history(connection: Connection) -> None:
 
 
 def newest(connection: Connection) -> int:
-    """Return the number of the last change; 0 if none is left."""
+    """Return the number of the last change; 0 if there is none."""
     return connection.scalar(select(func.max(changes.c.id))) or 0
 
 
 def prune(connection: Connection, older_than_seconds: float) -> int:
-    """Delete the oldest of the changes older than this, a bounded number; return how many."""
-    old = changes.c.created_at < now() - older_than_seconds
+    """Delete the oldest of the changes older than this, a bounded number; return how many.
+
+    The newest change is kept: by it a reader knows whether others that it has not read were pruned.
+    """
+    old = (changes.c.created_at < now() - older_than_seconds) & (changes.c.id < newest(connection))
     is_old = by_index(select(changes.c.id).where(old), changes, "ix_changes_created_at")
     if connection.scalar(is_old.limit(1)) is None:
         return 0

@@ -114,6 +114,10 @@ class Follower:
         if found.is_another_history:
             self._read_everything(connection)
             return
+        if found.is_pruned:
+            LOG.info("The change feed was pruned before it was read: the host view is compared with the store")
+            self._compare(connection)
+            return
         # Include provisional providers: the feed may have had their change before the claim was added to the cache.
         unseen = self._host_cache.provisional_ids() - found.provider_seqs.keys()
         seqs = {**dict.fromkeys(unseen), **found.provider_seqs, **change_feed.seq_of(connection, unseen)}
@@ -141,7 +145,8 @@ class Follower:
     def _compare(self, connection: Connection) -> None:
         # Do not test `_last_change`: it is also 0 if the whole feed has been pruned.
         is_first = self._compared == float("-inf")
-        if not is_first and change_feed.changes_since(connection, self._last_change).is_another_history:
+        unread = None if is_first else change_feed.changes_since(connection, self._last_change)
+        if unread is not None and unread.is_another_history:
             self._read_everything(connection)
             return
         # Read the position before everything else: later changes come after it in the feed.
@@ -149,7 +154,7 @@ class Follower:
         provisional = self._host_cache.provisional_ids()
         provider_ids = change_feed.differing_ids(connection, resource_providers, self._host_cache.provider_seqs())
         host_ids = change_feed.differing_ids(connection, hosts_table, self._host_cache.host_seqs())
-        if not is_first:
+        if unread is not None and not unread.is_pruned:
             self._note_drift(connection, provider_ids - provisional, host_ids)
         self._reread(connection, provider_ids | provisional, host_ids)
         self._last_change = newest

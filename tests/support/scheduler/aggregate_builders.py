@@ -127,7 +127,7 @@ def marks(rig: Rig) -> tuple[int, dict[str, int]]:
 def told_since(rig: Rig, mark: tuple[int, dict[str, int]]) -> tuple[set[str], set[str]]:
     """Return the compute nodes that the feed has named since, and the hosts whose ``seq`` has changed."""
     newest, before = mark
-    _, provider_ids, host_ids, _ = rig.database.read(lambda connection: change_feed.changes_since(connection, newest))
+    _, provider_ids, host_ids, *_ = rig.database.read(lambda connection: change_feed.changes_since(connection, newest))
     names = {row.id: row.service_host for row in host_rows(rig).values()}
     moved = {name for name, seq in marks(rig)[1].items() if seq != before.get(name)}
     assert {names[id_] for id_ in host_ids} == moved

@@ -1,10 +1,10 @@
-"""Test that a scheduler with many unread changes reads the change feed in parts of a bounded size."""
+"""Test that a scheduler reads many unread changes in parts of a bounded size, and notices that some were pruned."""
 
 from support.placement_store.builders import CallBetween
 from support.scheduler.rig import Rig
 
 from moorage.db.columns import now
-from placement_store.db.change_feed import READ_AT_ONCE
+from placement_store.db.change_feed import READ_AT_ONCE, prune_all
 from placement_store.schema import changes, hosts
 
 
@@ -28,3 +28,18 @@ def test_many_unread_changes_are_read_in_parts_and_none_is_missed(rig: Rig) -> N
     with CallBetween(scheduler.database, 0, lambda: None) as again:
         scheduler.follow()
     assert len([statement for statement in again.statements if "FROM changes" in statement]) <= 2
+
+
+def test_changes_that_were_pruned_before_they_were_read_are_found_by_a_comparison(rig: Rig) -> None:
+    rig.add_hosts(range(3))
+    scheduler = rig.scheduler()
+    rig.take(1, vcpus=4)
+    rig.take(2, vcpus=5)
+    prune_all(rig.database, -1.0)
+
+    scheduler.follow()
+
+    assert [scheduler.used(number) for number in range(3)] == [0, 4, 5]
+    with CallBetween(scheduler.database, 0, lambda: None) as again:
+        scheduler.follow()
+    assert not [statement for statement in again.statements if "FROM resource_providers" in statement]

@@ -11,7 +11,7 @@ from moorage import ids
 from moorage.messages import CreateResourceProvider, EnsureResourceClass, GetResourceProvider, SetInventories
 from moorage.model import Inventory
 from placement_store.db import change_feed
-from placement_store.schema import consumers, hosts, resource_providers
+from placement_store.schema import changes, consumers, hosts, resource_providers
 
 
 @pytest.fixture
@@ -84,7 +84,8 @@ def test_a_comparison_notices_a_new_history_although_the_feed_was_empty(rig: Rig
     copy = copied(rig.database)
     _give(rig, "CUSTOM_LOST")
     used_vcpus(scheduler)
-    rig.database.write(lambda connection: change_feed.prune(connection, -1.0))
+    # As a former release does.
+    rig.database.write(lambda connection: connection.execute(changes.delete()))
     scheduler.catch_up()
     put_back(rig.database, copy)
     rig.names.forget_numbers()
@@ -95,6 +96,19 @@ def test_a_comparison_notices_a_new_history_although_the_feed_was_empty(rig: Rig
 
     assert scheduler.host_cache.snapshot().capacity("CUSTOM_NEW").max() == 5.0
     assert scheduler.host_cache.snapshot().capacity("CUSTOM_LOST").max() == 0.0
+
+
+def test_a_new_history_is_noticed_although_its_first_row_was_pruned(rig: Rig) -> None:
+    scheduler = rig.scheduler()
+    copy = copied(rig.database)
+    rig.add_hosts([7])
+    used_vcpus(scheduler)
+    put_back(rig.database, copy)
+    rig.database.write(change_feed.begin_history)
+    rig.add_hosts([8])
+    change_feed.prune_all(rig.database, -1.0)
+
+    assert sorted(used_vcpus(scheduler)) == ["host0", "host1", "host2", "host8"]
 
 
 def test_the_id_of_a_resource_class_that_has_another_name_now_is_read_again(rig: Rig) -> None:

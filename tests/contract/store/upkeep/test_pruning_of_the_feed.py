@@ -43,6 +43,21 @@ def test_old_changes_with_later_numbers_than_new_ones_are_pruned_with_them(feed:
     assert feed.database.write(lambda connection: change_feed.prune(connection, 3600.0)) == AT_ONCE
 
 
+def test_the_newest_change_is_kept_and_tells_a_reader_whether_others_were_pruned(store: Store) -> None:
+    provider = store.provider(VCPU=8)
+    before = store.database.read(change_feed.newest)
+    for total in range(9, 12):
+        store.set_inventories(provider, store.generation(provider), VCPU=total)
+    last = store.database.read(change_feed.newest)
+
+    change_feed.prune_all(store.database, -1.0)
+
+    assert store.database.read(lambda connection: connection.scalars(select(changes.c.id)).all()) == [last]
+    assert not store.database.read(lambda connection: change_feed.changes_since(connection, last)).is_pruned
+    assert not store.database.read(lambda connection: change_feed.changes_since(connection, last - 1)).is_pruned
+    assert store.database.read(lambda connection: change_feed.changes_since(connection, before)).is_pruned
+
+
 @pytest.mark.backends("mariadb")
 def test_a_part_reads_about_as_many_changes_as_it_deletes(feed: Store) -> None:
     with feed.database.engine.connect() as connection:
