@@ -1,8 +1,8 @@
-"""The judge of a history: checks the promises at each commit and, in the end, compares the cloud with the answers."""
+"""The judge of a history: it waits until all is quiet, and compares the cloud with the answers."""
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from compute.fake.guest_file import GuestFile
@@ -11,6 +11,7 @@ from harness.simulation.clients.answers import ACCEPTED, UNKNOWN, Broken, Told, 
 from harness.simulation.clients.callers import Callers
 from harness.simulation.clients.writers import LICENCE, LICENCES
 from harness.simulation.cloud import POOL, WHOLE, SimulatedCloud, uses_pool
+from harness.simulation.commit_checks import CommitChecks
 from harness.simulation.machine import store
 from harness.simulation.machine.kernel import KERNEL
 from harness.simulation.story import ALL_HOSTS
@@ -32,12 +33,6 @@ from moorage.model import Flavor, HostState, Instance, Migration, RequestSpec, R
 #: Virtual seconds after which no work may be under way: more than all time-outs of a cloud, one after another.
 _QUIET_WITHIN = 1200.0
 _LOOK = 1.0
-#: The tables on which the checks at a commit depend; the records of conductors are checked at the end.
-_JUDGED_TABLES = frozenset(("allocations", "consumers", "hosts", "inventories", "resource_providers"))
-#: The tables that each check reads: a check is repeated only after one of them was written.
-_OF_INVENTORIES = frozenset(("allocations", "inventories"))
-_OF_TOTALS = frozenset(("hosts", "inventories", "resource_providers"))
-_OF_PLACEMENTS = frozenset(("allocations", "consumers"))
 _AT_REST = ("active", "moved", "shelved", "error", "deleted")
 
 
@@ -51,70 +46,12 @@ class Judge:
         for cell in cloud.cell_names:
             guests = store.place(str(cloud.folder / f"agent-{cell}.guests"))
             self._file.execute(f"ATTACH 'file:{guests}?mode=ro' AS {cell}")
-        guests_of = "SELECT host, attempt_id, instance_uuid FROM {cell}.guests"
-        self._unheld_guests = queries.UNHELD_GUESTS.format(
-            guests=" UNION ALL ".join(guests_of.format(cell=cell) for cell in cloud.cell_names)
-        )
-        #: The allocated amount of each inventory after the last commit, by provider and class.
-        self._allocated: dict[tuple[str, int], int] = {}
-        self.commits = 0
-        store.FAULTS.committed = self._committed
+        self._checks = CommitChecks(cloud, callers, self._file)
 
-    # --- At each commit -----------------------------------------------------------------------------------------------
-
-    def _committed(self, process: str, file: str, written: Collection[str]) -> None:
-        """Check the promises that hold at every moment; called right after a commit, before any other event."""
-        if file != self._cloud.database.url.database:
-            return
-        self.commits += 1
-        if _JUDGED_TABLES.isdisjoint(written):
-            return
-        wrong: list[str] = []
-        if not _OF_INVENTORIES.isdisjoint(written):
-            wrong += [f"promise 1: at the commit of {process}, {fault}" for fault in self._wrong_inventories()]
-        if not _OF_TOTALS.isdisjoint(written):
-            wrong += self._wrong_totals()
-        # Guests are in separate files, so they are checked at each commit.
-        wrong += [
-            f"promise 3: at the commit of {process}, {host} holds nothing for its guest, attempt {attempt} of {uuid}"
-            for host, is_up, attempt, uuid in self._file.execute(self._unheld_guests)
-            # Who deletes a host asserts that it has no guests. If it has, they are destroyed before it is up again.
-            if is_up or host not in self._callers.operators.deleted
-        ]
-        if not _OF_PLACEMENTS.isdisjoint(written):
-            wrong += self._wrong_placements()
-        if wrong:
-            self._callers.broken += wrong
-
-    def _wrong_inventories(self) -> Iterator[str]:
-        for uuid, name, number, used, amount, capacity in self._file.execute(queries.INVENTORIES):
-            # An operator may reserve more than is free; then no more may be allocated.
-            if amount != used or amount > max(capacity, self._allocated.get((uuid, number), 0)):
-                yield f"{name} has {amount} of class {number} allocated, and {used} counted as used, of {capacity:g}"
-            self._allocated[uuid, number] = amount
-
-    def _wrong_totals(self) -> Iterator[str]:
-        totals: dict[str, dict[str, int]] = defaultdict(dict)
-        for host, name, total in self._file.execute(queries.TOTALS):
-            totals[host][name] = total
-        return (f"promise 1: {host} has {has} in all" for host, has in totals.items() if has != _whole(host))
-
-    def _wrong_placements(self) -> list[str]:
-        roots: dict[str, set[int]] = defaultdict(set)
-        for uuid, root in self._file.execute(queries.PLACEMENTS):
-            roots[uuid].add(root)
-        wrong = [f"promise 2: {uuid} is on {len(on)} hosts at once" for uuid, on in roots.items() if len(on) > 1]
-        return [*wrong, *self._broken_rules(roots)]
-
-    def _broken_rules(self, roots: Mapping[str, set[int]]) -> Iterator[str]:
-        for group in self._callers.groups.values():
-            members = [uuid for uuid, told in self._callers.told.items() if told.group == group.uuid and uuid in roots]
-            places = Counter(root for uuid in members for root in roots[uuid])
-            if group.policy == "anti-affinity" and max(places.values(), default=0) > group.max_server_per_host:
-                yield f"promise 6: {group.max_server_per_host} members of {group} may be on one host: {places}"
-            # Members on a host that is forced down do not count.
-            if group.policy == "affinity" and len(places) > 1 and not self._callers.forced_down:
-                yield f"promise 6: the members of the affinity group are on {len(places)} hosts"
+    @property
+    def commits(self) -> int:
+        """The number of commits to the main database so far."""
+        return self._checks.commits
 
     def check(self) -> None:
         """Raise the first finding so far, if any.
@@ -386,11 +323,6 @@ def _compare(what: str, found: Mapping[object, object], wanted: Mapping[object, 
     for key in sorted(found.keys() | wanted.keys(), key=str):
         if found.get(key) != wanted.get(key):
             raise Broken(f"{what} of {key} are {found.get(key)}, and should be {wanted.get(key)}")
-
-
-def _whole(host: str) -> Resources:
-    """Return the total inventory of a host's providers."""
-    return {name: total for name, total in WHOLE.items() if name != "DISK_GB" or not uses_pool(host)}
 
 
 def _amounts(flavor: Flavor, instance: Instance) -> Resources:
