@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from harness.simulation import queries
 from harness.simulation.clients.callers import Callers
+from harness.simulation.clients.seats import wrong_seats
 from harness.simulation.cloud import WHOLE, SimulatedCloud, uses_pool
 from harness.simulation.machine import store
 from moorage.model import Resources
@@ -47,6 +48,7 @@ class CommitChecks:
         wrong: list[str] = []
         if not _OF_INVENTORIES.isdisjoint(written):
             wrong += [f"promise 1: at the commit of {process}, {fault}" for fault in self._wrong_inventories()]
+            wrong += [f"at the commit of {process}, {fault}" for fault in wrong_seats(self._file)]
         if not _OF_TOTALS.isdisjoint(written):
             wrong += self._wrong_totals()
         # Guests are in separate files, so they are checked at each commit.

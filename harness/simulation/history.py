@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.simulation.clients.answers import Broken
 from harness.simulation.clients.callers import Callers, create_providers
+from harness.simulation.clients.seats import create_seats
 from harness.simulation.clients.zones import create_aggregates
 from harness.simulation.cloud import TWIN, SimulatedCloud, specification
 from harness.simulation.judge import Judge
@@ -75,6 +76,7 @@ def start_cloud(seed: str) -> SimulatedCloud:
     cloud.start()
     create_providers(cloud)
     create_aggregates(cloud)
+    create_seats(cloud)
     while store.is_in_transaction():
         KERNEL.sleep(0.01)
     return cloud

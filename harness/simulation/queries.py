@@ -45,6 +45,16 @@ UNION ALL SELECT 'unaccepted claim of', uuid FROM consumers
 UNION ALL SELECT 'reserved amount of', p.uuid
             FROM resource_providers p JOIN inventories i ON i.resource_provider_id = p.id WHERE i.reserved > 0
 """
+# The seats that their holders have, and the inventories of seats.
+SEATS = """
+SELECT (SELECT COALESCE(SUM(a.used), 0)
+          FROM allocations a
+          JOIN consumers c ON c.id = a.consumer_id
+          JOIN resource_classes r ON r.id = a.resource_class_id
+         WHERE r.name = '{name}' AND c.uuid IN {holders}),
+       (SELECT COALESCE(SUM(i.total), 0)
+          FROM inventories i JOIN resource_classes r ON r.id = i.resource_class_id WHERE r.name = '{name}')
+"""
 ROOTS = """
 SELECT p.uuid, root.uuid FROM resource_providers p JOIN resource_providers root ON root.id = p.root_provider_id
 """

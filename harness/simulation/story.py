@@ -47,6 +47,8 @@ _ACTIONS = {
     "add to aggregate": 3,
     "remove from aggregate": 2,
     "heal": 1,
+    "divide seats": 3,
+    "move seats": 3,
 }
 #: The faults, and their relative frequencies.
 _FAULTS = {

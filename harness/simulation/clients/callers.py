@@ -20,6 +20,7 @@ from harness.simulation.clients.answers import (
     until_answered,
 )
 from harness.simulation.clients.operators import Operators
+from harness.simulation.clients.seats import Seats
 from harness.simulation.clients.writers import LICENCE, LICENCES, Writers
 from harness.simulation.clients.zones import ZONE, Zones
 from harness.simulation.cloud import MEMBERS, POOL, WHOLE
@@ -92,6 +93,7 @@ class Callers:
         self._decided: dict[str, tuple[float, Mapping[str, float]]] = {}
         self.operators = Operators(cloud, self)
         self._writers = Writers(self)
+        self._seats = Seats(self)
         self.zones = Zones(self)
         self._busy = 0
         rules: tuple[tuple[Any, int], ...] = (
@@ -139,6 +141,8 @@ class Callers:
                 Operators.METHODS[action.kind](self.operators, action)
             elif action.kind in Zones.METHODS:
                 Zones.METHODS[action.kind](self.zones, action)
+            elif action.kind in Seats.METHODS:
+                Seats.METHODS[action.kind](self._seats, action)
             elif action.kind in Writers.METHODS:
                 Writers.METHODS[action.kind](self._writers, action)
             else:
@@ -281,12 +285,16 @@ class Callers:
         message = SelectDestinations(
             request_id=self.request_id(action), request_spec=spec, instance_uuids=(uuid,), num_alternates=2
         )
+        self.again(lambda: self._claim_for(action.choice % 30 / 10, message))
+
+    def _claim_for(self, seconds: float, message: SelectDestinations) -> None:
         try:
-            self.again(lambda: self._select(message))
-            KERNEL.sleep(action.choice % 30 / 10)
+            self._select(message)
+            KERNEL.sleep(seconds)
         finally:
-            # Release it even without an answer: the claim may have been made.
-            self.call("placement", DeleteAllocations(request_id=self.request_id(action, "release"), consumer_uuid=uuid))
+            # Release it even without an answer: the claim may have been made. A repetition may claim after a refusal.
+            for uuid in message.instance_uuids:
+                self.call("placement", DeleteAllocations(request_id=ids.fresh(), consumer_uuid=uuid))
 
     def _select(self, message: SelectDestinations) -> None:
         since, closed = self._decided.setdefault(message.request_id, (KERNEL.now, self.operators.closed_hosts()))
