@@ -106,8 +106,8 @@ class Judge:
         for (host,) in self._file.execute("SELECT service_host FROM hosts WHERE forced_down OR disabled").fetchall():
             order = SetHost(request_id=ids.fresh(), service_host=host, forced_down=False, disabled=False)
             self._ask("scheduler", order)
-        for uuid in {uuid for (uuid,) in self._file.execute(queries.RESERVED).fetchall()}:
-            self._callers.operators.reserve_nothing(uuid)
+        for uuid in {uuid for (uuid,) in self._file.execute(queries.CHANGED_INVENTORIES).fetchall()}:
+            self._callers.operators.restore_inventories(uuid)
         found = self._file.execute(queries.UNFINISHED).fetchall()
         return [f"{what} {uuid}" for what, uuid in found if uuid not in self._callers.others]
 
@@ -267,7 +267,7 @@ class Judge:
     def _fault_of_decisions(self, most: int) -> str | None:
         """Return why decisions on ``most`` VCPU and on more are wrong, if the most that a provider has left is that."""
         for vcpus, fits in ((most, True), (most + 1, False)):
-            if not vcpus:
+            if vcpus <= 0:
                 continue
             uuid = ids.fresh()
             self._callers.others.add(uuid)

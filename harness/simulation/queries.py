@@ -9,8 +9,12 @@ SELECT p.uuid, p.name, i.resource_class_id, i.used, COALESCE(a.amount, 0), (i.to
                FROM allocations GROUP BY resource_provider_id, resource_class_id) a
     ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id
 """
-RESERVED = """
-SELECT p.uuid FROM resource_providers p JOIN inventories i ON i.resource_provider_id = p.id WHERE i.reserved > 0
+# The providers whose inventories operators have changed.
+CHANGED_INVENTORIES = """
+SELECT p.uuid
+  FROM resource_providers p
+  JOIN inventories i ON i.resource_provider_id = p.id
+ WHERE i.reserved > 0 OR i.allocation_ratio <> 1
 """
 # The total inventory of each host, by class: a reshape never shows it twice or not at all.
 TOTALS = """
@@ -42,8 +46,10 @@ UNION ALL SELECT 'operation', uuid FROM cell_operations WHERE state = 'pending'
 UNION ALL SELECT 'residue', uuid FROM consumers WHERE consumer_type = 'RESIDUE'
 UNION ALL SELECT 'unaccepted claim of', uuid FROM consumers
            WHERE claim_id IS NOT NULL AND accepted_by IS NULL AND id IN (SELECT consumer_id FROM allocations)
-UNION ALL SELECT 'reserved amount of', p.uuid
-            FROM resource_providers p JOIN inventories i ON i.resource_provider_id = p.id WHERE i.reserved > 0
+UNION ALL SELECT 'changed inventory of', p.uuid
+            FROM resource_providers p
+            JOIN inventories i ON i.resource_provider_id = p.id
+           WHERE i.reserved > 0 OR i.allocation_ratio <> 1
 """
 # The seats that their holders have, and the inventories of seats.
 SEATS = """

@@ -43,6 +43,7 @@ _ACTIONS = {
     "enable": 2,
     "delete host": 2,
     "reserve": 3,
+    "set ratio": 3,
     "delete group": 1,
     "add to aggregate": 3,
     "remove from aggregate": 2,

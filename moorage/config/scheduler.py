@@ -95,9 +95,9 @@ SCHEDULER = [
         "feed_retention",
         default=3600.0,
         min=1.0,
-        help="Seconds for which the change feed of the store is kept. A scheduler that was stopped for longer catches "
-        "up at the next comparison of the whole host view. Choose more than view_compare_interval: a scheduler without "
-        "requests reads the changes only at these comparisons.",
+        help="Seconds for which the change feed of the store is kept. A scheduler that has not read it for longer "
+        "notices, and compares its whole host view with the store before it decides. Choose more than "
+        "view_compare_interval: a scheduler without requests reads the changes only at these comparisons.",
     ),
     cfg.IntOpt(
         "max_claim_tries",

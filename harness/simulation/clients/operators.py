@@ -115,15 +115,22 @@ class Operators:
         name = ("VCPU", "MEMORY_MB", "VGPU")[action.choice // 64 % 3]
         for provider in self._providers_of(self._callers.host_of(action)):
             if (inventory := provider.inventories.get(name)) is not None:
-                self._reserve_of(provider, name, inventory.total * (action.choice // 16 % 4) // 4)
+                self._set_inventory(provider, name, reserved=inventory.total * (action.choice // 16 % 4) // 4)
 
-    def reserve_nothing(self, uuid: str) -> None:
-        """Reserve nothing of a provider any more, unless it is changed at the same time."""
+    def _set_ratio(self, action: Action) -> None:
+        """Let a host's processors or memory be over-committed, or not used in full; its guests stay."""
+        name, ratio = ("VCPU", "MEMORY_MB")[action.choice // 64 % 2], (0.5, 1.0, 1.5, 2.0)[action.choice // 16 % 4]
+        for provider in self._providers_of(self._callers.host_of(action)):
+            if name in provider.inventories:
+                self._set_inventory(provider, name, allocation_ratio=ratio)
+
+    def restore_inventories(self, uuid: str) -> None:
+        """Reserve nothing of a provider any more and over-commit nothing, unless it is changed at the same time."""
         for provider in self._callers.call("placement", ListProviderTrees(uuids=(uuid,))):
             for name, inventory in provider.inventories.items():
-                if inventory.reserved:
+                if inventory.reserved or inventory.allocation_ratio != 1.0:
                     with suppress(errors.MoorageError):
-                        self._reserve_of(provider, name, 0)
+                        self._set_inventory(provider, name, reserved=0, allocation_ratio=1.0)
 
     def _providers_of(self, host: str) -> list[ResourceProvider]:
         root = ids.derived("fake-node", host.partition("-")[0], host)
@@ -133,12 +140,12 @@ class Operators:
     def _is_used(self, host: str) -> bool:
         return any(any(provider.used.values()) for provider in self._providers_of(host))
 
-    def _reserve_of(self, provider: ResourceProvider, name: str, amount: int) -> None:
+    def _set_inventory(self, provider: ResourceProvider, name: str, **fields: float) -> None:
         message = SetInventory(
             request_id=ids.fresh(),
             uuid=provider.uuid,
             resource_class=name,
-            inventory=structs.replace(provider.inventories[name], reserved=amount),
+            inventory=structs.replace(provider.inventories[name], **fields),
             generation=provider.generation,
         )
         self._callers.call("placement", message)
@@ -161,6 +168,7 @@ class Operators:
         "enable": _set_host,
         "delete host": _delete_host,
         "reserve": _reserve,
+        "set ratio": _set_ratio,
         "delete group": _delete_group,
         "heal": _heal,
     }
