@@ -18,7 +18,7 @@ from moorage.cli.shell import main
 def test_the_output_has_the_options_and_the_measured_claims(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shape = ["--hosts", "24", "--occupancy", "50", "--groups", "0.5", "--nested", "--schedulers", "2"]
+    shape = ["--hosts", "120", "--occupancy", "50", "--groups", "0.5", "--nested", "--schedulers", "2"]
     assert main(["bench", "select", *shape, "--clients", "2", "--seconds", "2", "-f", "json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert (figures["schedulers"], figures["occupancy"], figures["groups"]) == (2, 50.0, 0.5)
