@@ -1,9 +1,14 @@
-"""A proxy on one address: connections can go silent, as on a network that loses all packets; the server can change."""
+"""A proxy on one address: connections can go silent, as on a network that loses all packets, or answers can be late.
+
+The server can change.
+"""
 
 import contextlib
 import selectors
 import socket
 import threading
+import time
+from collections import deque
 from typing import Literal, Self
 
 _Address = tuple[str, int]
@@ -22,6 +27,10 @@ class TcpProxy:
         self._selector = selectors.DefaultSelector()
         self._peers: dict[socket.socket, socket.socket] = {}
         self._silent: list[socket.socket] = []
+        self._servers: set[socket.socket] = set()
+        self._delay = 0.0
+        #: What servers have sent and clients have not got yet: when it is due, the server's socket, and the data.
+        self._late: deque[tuple[float, socket.socket, bytes]] = deque()
         self._new_are: Literal["forwarded", "silent", "refused"] = "forwarded"
         self._lock = threading.Lock()
         self._waker, self._woken = socket.socketpair()
@@ -53,6 +62,10 @@ class TcpProxy:
                 one.shutdown(socket.SHUT_RDWR)
         self._wake()
 
+    def slow_down(self, seconds: float) -> None:
+        """Let everything that the server sends from now on arrive so many seconds late."""
+        self._delay = seconds
+
     def switch(self, host: str, port: int) -> None:
         """Forward new connections to another server; current connections stay with the previous one."""
         self._server = (host, port)
@@ -83,13 +96,16 @@ class TcpProxy:
 
     def _run(self) -> None:
         while not self._ended:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(self._late[0][0] - time.monotonic() if self._late else None):
                 if key.fileobj is self._woken:
                     self._woken.recv(4096)
                 elif key.fileobj is self._listener:
                     self._accept()
                 elif isinstance(key.fileobj, socket.socket):
-                    self._forward(key.fileobj)
+                    self._receive(key.fileobj)
+            while self._late and self._late[0][0] <= time.monotonic():
+                _, source, data = self._late.popleft()
+                self._forward(source, data)
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
@@ -108,23 +124,37 @@ class TcpProxy:
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._peers[one] = other
                 self._selector.register(one, selectors.EVENT_READ)
+            self._servers.add(server)
 
-    def _forward(self, source: socket.socket) -> None:
+    def _receive(self, source: socket.socket) -> None:
+        data = b""
+        with contextlib.suppress(OSError):
+            data = source.recv(65536)
+        # Data that are late keep the order of those after them.
+        if source in self._servers and data and (self._delay or self._late):
+            self._late.append((time.monotonic() + self._delay, source, data))
+        else:
+            self._forward(source, data)
+
+    def _forward(self, source: socket.socket, data: bytes) -> None:
+        """Pass data on; without data, or if they cannot be passed on, close the connection."""
         with self._lock:
             target = self._peers.get(source)
-            if target is None:  # became silent during this round
+            if target is None:  # became silent or was closed in the meantime
                 return
-            data = b""
-            with contextlib.suppress(OSError):
-                data = source.recv(65536)
+            try:
                 target.sendall(data)
+            except OSError:
+                data = b""
             if not data:
                 for one in (source, target):
                     self._selector.unregister(one)
                     del self._peers[one]
+                    self._servers.discard(one)
                     one.close()
 
     def _mute(self, one: socket.socket) -> None:
         self._selector.unregister(one)
         del self._peers[one]
+        self._servers.discard(one)
         self._silent.append(one)
