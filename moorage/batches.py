@@ -17,6 +17,9 @@ from moorage import context, errors, metrics
 T = TypeVar("T")
 R = TypeVar("R")
 
+#: The time that a caller must have left for a batch, as a multiple of what the last ones took: the durations vary.
+_MARGIN = 1.2
+
 
 def in_parts(
     values: Sequence[T], size: Callable[[T], int], most: int, most_values: float = math.inf
@@ -100,10 +103,22 @@ class Batches(Generic[T, R]):
         error of every item without an outcome. It must end within bounded time.
     :param most: the most items of one batch.
     :param kind: the kind of requests, as metrics name it.
+    :param refuse_late: refuse an item that has waited for a batch if its caller's deadline comes before the next one
+        can be expected to end. Carried out, it would be of no use, and the items behind it would be late in their turn.
     """
 
-    def __init__(self, carry_out: Callable[[Sequence[BatchItem[T, R]]], None], most: int, kind: str = "other") -> None:
+    def __init__(
+        self,
+        carry_out: Callable[[Sequence[BatchItem[T, R]]], None],
+        most: int,
+        kind: str = "other",
+        *,
+        refuse_late: bool = False,
+    ) -> None:
         self._carry_out = carry_out
+        self._refuse_late = refuse_late
+        #: The seconds that the last two batches took. Two, so that a single slow one does not refuse those after it.
+        self._took: deque[float] = deque(maxlen=2)
         self._sizes = metrics.BATCH_SIZE.labels(kind)
         self._most = most
         self._lock = threading.Lock()
@@ -115,6 +130,7 @@ class Batches(Generic[T, R]):
         """Have one request carried out, alone or together with requests of other threads, and return its result.
 
         :raises DeadlineExceeded: the caller's deadline passed before the request was begun.
+        :raises Overloaded: the caller's deadline comes too early, with ``refuse_late``.
         """
         item: BatchItem[T, R] = BatchItem(value)
         self._do_together(_Group([item]))
@@ -136,7 +152,16 @@ class Batches(Generic[T, R]):
                 group.turn.wait()
                 break
         if group.pending():
-            self._carry_out_next()
+            self._carry_out_next(have_waited=waits)
+
+    def _in_time(self, batch: Sequence[BatchItem[T, R]]) -> list[BatchItem[T, R]]:
+        """Refuse the items whose deadlines come before the batch can be expected to end, and return the others."""
+        seconds = _MARGIN * min(self._took, default=0.0)
+        end = time.monotonic() + seconds
+        for item in batch:
+            if item.context.deadline is not None and item.context.deadline < end:
+                item.fail(errors.Overloaded(reason=f"the caller does not wait for the {seconds:.3g} s that it may take"))
+        return [item for item in batch if not item.is_done]
 
     def _withdraw_late(self, group: _Group) -> bool:
         """Fail the items of a group whose deadlines have passed; return False if the group's batch has begun."""
@@ -153,16 +178,21 @@ class Batches(Generic[T, R]):
                 group.turn.set()
             return True
 
-    def _carry_out_next(self) -> None:
+    def _carry_out_next(self, *, have_waited: bool) -> None:
         groups: list[_Group] = []
         batch: list[BatchItem[T, R]] = []
         with self._lock:
             while self._waiting and (not groups or len(batch) + len(self._waiting[0].pending()) <= self._most):
                 groups.append(self._waiting.popleft())
                 batch += groups[-1].pending()
-        self._sizes.observe(len(batch))
+        if have_waited and self._refuse_late:
+            batch = self._in_time(batch)
+        began = time.monotonic()
         try:
-            self._carry_out(batch)
+            if batch:
+                self._sizes.observe(len(batch))
+                self._carry_out(batch)
+                self._took.append(time.monotonic() - began)
         except BaseException as fault:
             for item in batch:
                 if not item.is_done:

@@ -43,7 +43,7 @@ class SharedTransactions(Generic[T, R]):
     ) -> None:
         self._run = run
         self._work = work
-        self._batches: Batches[T, R] = Batches(self._carry_out, _TOGETHER, kind)
+        self._batches: Batches[T, R] = Batches(self._carry_out, _TOGETHER, kind, refuse_late=True)
 
     def do(self, value: T) -> R:
         """Carry out one value, alone or together with values of other threads, and return its result.

@@ -113,7 +113,9 @@ class SharedDecisions:
     def __init__(self, environment: DecisionEnvironment, writer: ClaimWriter) -> None:
         self._environment = environment
         self._writer = writer
-        self._batches: Batches[_Request, Selections | None] = Batches(self._decide, _TOGETHER, "decisions")
+        self._batches: Batches[_Request, Selections | None] = Batches(
+            self._decide, _TOGETHER, "decisions", refuse_late=True
+        )
 
     def select(self, message: SelectDestinations) -> Selections:
         """Return the answer to a request; see :func:`scheduler.decide.destinations.select` for its errors."""
