@@ -53,6 +53,8 @@ class Operators:
         self._enabled: dict[str, int] = {}
         #: The hosts that somebody has ordered to delete.
         self.deleted: set[str] = set()
+        #: Whether somebody has let a host be over-committed; it may still be so when nothing may be over-committed.
+        self.have_over_committed = False
 
     def closed_hosts(self) -> Mapping[str, float]:
         """Return the hosts that no decision may choose that begins now, each with the time since it is so."""
@@ -120,6 +122,7 @@ class Operators:
     def _set_ratio(self, action: Action) -> None:
         """Let a host's processors or memory be over-committed, or not used in full; its guests stay."""
         name, ratio = ("VCPU", "MEMORY_MB")[action.choice // 64 % 2], (0.5, 1.0, 1.5, 2.0)[action.choice // 16 % 4]
+        self.have_over_committed = self.have_over_committed or ratio > 1.0
         for provider in self._providers_of(self._callers.host_of(action)):
             if name in provider.inventories:
                 self._set_inventory(provider, name, allocation_ratio=ratio)
