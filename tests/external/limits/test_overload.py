@@ -33,7 +33,9 @@ def slow(mariadb_url: str, fresh_vhosts: Iterator[str]) -> Iterator[BenchCloud]:
     url = make_url(mariadb_url)
     with TcpProxy(url.host or "", url.port or 0) as proxy:
         through = url.set(port=proxy.port).render_as_string(hide_password=False)
-        hosts: dict[str, dict[str, object]] = {"fake_driver": {"vcpus": 10_000, "memory_mb": 10_000_000, "disk_gb": 100_000}}
+        hosts: dict[str, dict[str, object]] = {
+            "fake_driver": {"vcpus": 10_000, "memory_mb": 10_000_000, "disk_gb": 100_000}
+        }
         with running(Servers(next(fresh_vhosts), through), CloudSpec(hosts=20, settings=hosts)) as cloud:
             proxy.slow_down(LATE)
             yield cloud

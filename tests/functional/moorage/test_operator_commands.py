@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -25,8 +25,8 @@ from moorage.service.heartbeat import Heartbeat
 
 @pytest.fixture
 def around(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Surroundings]:
-    with ExitStack() as closing:
-        yield Surroundings(tmp_path, capsys, closing)
+    with ExitStack() as opened:
+        yield Surroundings(tmp_path, capsys, opened)
 
 
 def wrong(lines: list[Mapping[str, str]]) -> dict[str, str]:
@@ -79,7 +79,8 @@ def test_the_status_names_each_part_that_is_away(around: Surroundings) -> None:
 
 
 def test_tables_of_another_version_are_wrong_with_the_command_to_run(around: Surroundings) -> None:
-    Database(around.url, "main").write(lambda connection: connection.exec_driver_sql("CREATE TABLE t (x INTEGER)"))
+    with closing(Database(around.url, "main")) as database:
+        database.write(lambda connection: connection.exec_driver_sql("CREATE TABLE t (x INTEGER)"))
     _status, lines = around.types("status", "--timeout", "0.1")
     assert "moorage db upgrade" in wrong(lines)["schema main"]
 

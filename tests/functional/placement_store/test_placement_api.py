@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -240,8 +240,8 @@ def test_headers_of_a_proxy_are_used_only_if_configured(database: Database, tmp_
 
 
 def test_an_unreachable_database_is_503(tmp_path: Path) -> None:
-    away = Database("mysql+pymysql://nobody@127.0.0.1:1/nothing", MAIN.name)
-    refused = client(away, tmp_path).simulate_get("/resource_providers", headers=ADMIN)
+    with closing(Database("mysql+pymysql://nobody@127.0.0.1:1/nothing", MAIN.name)) as away:
+        refused = client(away, tmp_path).simulate_get("/resource_providers", headers=ADMIN)
 
     assert refused.status_code == 503
     assert "cannot be reached" in refused.json["errors"][0]["detail"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import falcon.testing
 import psutil
@@ -33,6 +34,23 @@ def _status(url: str) -> int:
         return 0
 
 
+@pytest.fixture
+def closed_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the databases that an API opens in this process: otherwise they are open until the process ends."""
+    opened: list[Database] = []
+    configured = Database.configured
+
+    def open_database(*arguments: Any, **options: Any) -> Database:
+        opened.append(configured(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(wsgi.Database, "configured", open_database)
+    yield
+    for database in opened:
+        database.close()
+
+
+@pytest.mark.usefixtures("closed_afterwards")
 def test_a_process_serves_as_soon_as_its_tables_exist(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text(f"[placement_api]\nauth_strategy = noauth2\n[database]\nconnection = sqlite:///{tmp_path}/main\n")
