@@ -160,7 +160,8 @@ class Batches(Generic[T, R]):
         end = time.monotonic() + seconds
         for item in batch:
             if item.context.deadline is not None and item.context.deadline < end:
-                item.fail(errors.Overloaded(reason=f"the caller does not wait for the {seconds:.3g} s that it may take"))
+                reason = f"the caller does not wait for the {seconds:.3g} s that it may take"
+                item.fail(errors.Overloaded(reason=reason))
         return [item for item in batch if not item.is_done]
 
     def _withdraw_late(self, group: _Group) -> bool:

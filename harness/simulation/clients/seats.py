@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from harness.cloud import RunningCloud
 from harness.simulation import queries
@@ -17,7 +18,6 @@ from moorage.messages import (
     Reshape,
     ReshapeByInstructions,
 )
-from moorage.messages.wire import Mutation
 from moorage.model import (
     Consumer,
     ConsumerAllocations,
@@ -93,17 +93,20 @@ class Seats:
     def _move(self, action: Action) -> None:
         """Move all seats of one place to the other one, or half of them."""
         source, target = PLACES if action.choice // 4 % 2 else PLACES[::-1]
-        message = self._whole_move(action, source, target) if action.choice // 8 % 2 else None
-        if message is None:
-            instruction = MoveInstruction(
-                from_resource_provider=source,
-                to_resource_provider=target,
-                moved_resources={SEAT: (_SEATS, _SEATS // 2)[action.choice // 16 % 2]},
-            )
-            message = ReshapeByInstructions(request_id=self._callers.request_id(action), instructions=(instruction,))
-        self._callers.again(lambda: self._callers.send("placement", message))
+        move = self._whole_move if action.choice // 8 % 2 else self._part_move
+        if (message := move(action, source, target)) is not None:
+            self._callers.again(partial(self._callers.send, "placement", message))
 
-    def _whole_move(self, action: Action, source: str, target: str) -> Mutation[object] | None:
+    def _part_move(self, action: Action, source: str, target: str) -> ReshapeByInstructions:
+        """Return the reshape that moves all seats, or half of them; they are refused if there are not so many."""
+        instruction = MoveInstruction(
+            from_resource_provider=source,
+            to_resource_provider=target,
+            moved_resources={SEAT: (_SEATS, _SEATS // 2)[action.choice // 16 % 2]},
+        )
+        return ReshapeByInstructions(request_id=self._callers.request_id(action), instructions=(instruction,))
+
+    def _whole_move(self, action: Action, source: str, target: str) -> Reshape | None:
         """Return the reshape that leaves nothing at the source, as it was read; null if there is nothing."""
         holders = self._holders()
         trees = {one.uuid: one for one in self._callers.call("placement", ListProviderTrees(uuids=(PLACES[0],)))}

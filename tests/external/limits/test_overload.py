@@ -22,8 +22,8 @@ pytestmark = pytest.mark.timeout(300)
 #: Seconds that each answer of the database is late. A batch of decisions waits for five of them.
 LATE = 0.05
 CALLERS, SECONDS = 128, 5.0
-#: The most decisions of a batch, and the time-out of a hurried caller in durations of a batch. A request may use half of
-#: its time-out in the queue; the rest is enough for a request that has waited for one batch, and not for two.
+#: The most decisions of a batch, and the time-out of a hurried caller in durations of a batch. A request may use half
+#: of its time-out in the queue; the rest is enough for a request that has waited for one batch, and not for two.
 TOGETHER, BATCHES = 32, 5.6
 
 

@@ -44,7 +44,7 @@ def closed_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         opened.append(configured(*arguments, **options))
         return opened[-1]
 
-    monkeypatch.setattr(wsgi.Database, "configured", open_database)
+    monkeypatch.setattr(Database, "configured", open_database)
     yield
     for database in opened:
         database.close()
