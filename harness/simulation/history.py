@@ -76,7 +76,7 @@ def start_cloud(seed: str) -> SimulatedCloud:
     cloud.start()
     create_providers(cloud)
     create_aggregates(cloud)
-    create_seats(cloud)
+    create_seats(cloud.client("placement", timeout=20.0).call)
     while store.is_in_transaction():
         KERNEL.sleep(0.01)
     return cloud

@@ -3,8 +3,8 @@
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
-from harness.cloud import RunningCloud
 from harness.simulation import queries
 from harness.simulation.clients.requests import Requests
 from harness.simulation.story import Action
@@ -18,6 +18,7 @@ from moorage.messages import (
     Reshape,
     ReshapeByInstructions,
 )
+from moorage.messages.wire import Mutation
 from moorage.model import (
     Consumer,
     ConsumerAllocations,
@@ -36,18 +37,20 @@ HOLDERS = (ids.derived("simulation", "holder"), ids.derived("simulation", "other
 _SEATS, _SHARED = 100, 20
 
 
-def create_seats(cloud: RunningCloud) -> None:
-    """Create the seats, and let each holder have half of those that are shared."""
-    placement = cloud.client("placement", timeout=20.0)
-    placement.call(EnsureResourceClass(request_id=ids.fresh(), name=SEAT))
+def create_seats(call: Callable[[Mutation[Any]], object]) -> None:
+    """Create the seats, and let each holder have half of those that are shared.
+
+    :param call: sends a request to placement.
+    """
+    call(EnsureResourceClass(request_id=ids.fresh(), name=SEAT))
     root, child = PLACES
     trees = (
         ProviderReport(uuid=root, name="seats", inventories={SEAT: Inventory(total=_SEATS)}),
         ProviderReport(uuid=child, name="more seats", parent_provider_uuid=root),
     )
-    placement.call(ReportProviders(request_id=ids.fresh(), providers=trees))
+    call(ReportProviders(request_id=ids.fresh(), providers=trees))
     half = {uuid: _holding({root: _SHARED // 2}, None) for uuid in HOLDERS}
-    placement.call(PostAllocations(request_id=ids.fresh(), consumers=half))
+    call(PostAllocations(request_id=ids.fresh(), consumers=half))
 
 
 def wrong_seats(file: sqlite3.Connection) -> Iterator[str]:

@@ -13,6 +13,7 @@ from support.placement_store.group_builders import Groups
 
 from compute.fake.guest_file import GuestFile
 from harness.simulation.clients.answers import Broken
+from harness.simulation.clients.seats import HOLDERS, PLACES, SEAT, create_seats
 from harness.simulation.cloud import WHOLE
 from harness.simulation.judge import Judge, _fit_into_two
 from harness.simulation.machine import store as simulated_store
@@ -59,6 +60,7 @@ class Stage:
             file.open()
         self.store = Store(cloud.database)
         groups = Groups(self.store)
+        create_seats(self.store.dispatcher.call)
         whole: dict[str, Any] = {**WHOLE}
         self.host, self.other = groups.host(**whole), groups.host(**whole)
         self.uuid, self.attempt = ids.fresh(), ids.fresh()
@@ -142,6 +144,20 @@ def test_an_inventory_may_be_made_smaller_than_its_use_but_no_more_of_it_be_allo
     stage.store.claim(ids.fresh(), {stage.host: {"VCPU": 1}})
     reserve(stage, 8)
     with pytest.raises(Broken, match=r"promise 1: at the commit of conductor, .* has 2 of class 0 allocated, .* of 0"):
+        stage.committed()
+
+
+def test_seats_that_only_one_of_their_holders_gives_up_are_found(stage: Stage) -> None:
+    stage.committed()
+    stage.store.put(HOLDERS[0], {PLACES[0]: {SEAT: 9}}, 1)
+    with pytest.raises(Broken, match=r"at the commit of conductor, promise 7: the holders have 19 seats, of 20"):
+        stage.committed()
+
+
+def test_seats_that_are_nowhere_are_found(stage: Stage) -> None:
+    stage.committed()
+    stage.store.set_inventories(PLACES[0], stage.store.generation(PLACES[0]), **{SEAT: 99})
+    with pytest.raises(Broken, match=r"at the commit of conductor, promise 7: there are 99 seats, of 100"):
         stage.committed()
 
 
