@@ -74,7 +74,7 @@ class Sources:
         :raises StoreUnavailable: the database cannot be reached.
         """
         now = self._follower.now()
-        self._follower.catch_up(now - self._compare_interval)
+        self._follower.compare(now - self._compare_interval)
         self._follower.follow(now - self.interval)
         return self._host_cache.snapshot()
 

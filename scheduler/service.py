@@ -278,7 +278,7 @@ class SchedulerService:
         host_cache = HostCache()
         follower = Follower(database, names, host_cache)
         LOG.info("Reading all hosts")
-        until_available(lambda: follower.catch_up(follower.now()), "the main database")
+        until_available(lambda: follower.compare(follower.now()), "the main database")
         LOG.info("Knows %s hosts", len(host_cache.snapshot()))
         return DecisionEnvironment(
             database,
@@ -298,7 +298,7 @@ class SchedulerService:
             Periodic("sweep of silent hosts", sweep.run, sweep.interval),
             Periodic(
                 "comparison of the host view",
-                lambda: follower.catch_up(follower.now()),
+                lambda: follower.compare(follower.now()),
                 settings.view_compare_interval,
             ),
             Periodic(

@@ -42,7 +42,7 @@ class ViewEndpoint:
 
         :raises StoreUnavailable: the database cannot be reached.
         """
-        # Compare everything: the feed may miss a change whose transaction took long.
+        # The feed alone may miss a change whose transaction took long.
         self._follower.catch_up(self._follower.now())
         # Wait only after that: a decision that begins from now on sees the new state, an earlier one may not.
         return ViewCaughtUp(undecided=self._decisions.wait(message.patience))

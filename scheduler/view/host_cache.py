@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections.abc import Collection, Iterable, Mapping
 
+from placement_store.db.change_feed import Sums
 from scheduler.registry.hosts import HostRow
 from scheduler.view.host_attributes import HostAttributes
 from scheduler.view.host_columns import HostColumns
@@ -97,6 +98,15 @@ class HostCache:
         """Return the ``seq`` at which each host was last read, by id."""
         with self._lock:
             return {host.id: host.seq for host in self._hosts}
+
+    def sums(self) -> tuple[Sums, Sums]:
+        """Return the sums of the ids and the ``seq`` at which all providers, and all hosts, were last read."""
+        with self._lock:
+            host_ids, host_seqs = (host.id for host in self._hosts), (host.seq for host in self._hosts)
+            return (
+                Sums(len(self._seqs), sum(self._seqs), sum(self._seqs.values())),
+                Sums(len(self._hosts), sum(host_ids), sum(host_seqs)),
+            )
 
     def provisional_ids(self) -> set[int]:
         """Return the ids of the providers with claims of this scheduler since their last read."""

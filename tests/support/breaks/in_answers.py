@@ -68,10 +68,10 @@ TRUE_REFUSALS = (
     Break(
         name="nothing_is_compared",
         promise=8,
-        lost="A change that the feed has missed is never found.",
+        lost="A change that the feed has missed is found only by the next comparison, after the request is refused.",
         module="scheduler.view.follower",
-        line="change_feed.differing_ids(connection, resource_providers, self._host_cache.provider_seqs())",
-        broken="set()",
+        line="        return self._host_cache.sums() == sums",
+        broken="        return bool(sums)",
         tests=(_NO_VALID_HOST + "test_a_change_that_the_feed_has_missed_is_found_by_a_comparison",),
     ),
     Break(
@@ -79,8 +79,8 @@ TRUE_REFUSALS = (
         promise=8,
         lost="A refusal is based on a comparison that was made before its request arrived.",
         module="scheduler.view.follower",
-        line="        if self._compared >= begun_after:",
-        broken="        if self._compared > float('-inf'):",
+        line="        if self._caught_up >= begun_after:",
+        broken="        if self._caught_up > float('-inf'):",
         tests=(_NO_VALID_HOST + "test_a_new_host_and_a_larger_host_that_the_view_lacks_are_found",),
     ),
 )

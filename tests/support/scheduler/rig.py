@@ -99,7 +99,7 @@ class OneScheduler:
         self.follower.follow(self.follower.now())
 
     def catch_up(self) -> None:
-        """Compare everything with the store."""
+        """Find everything that the view lacks."""
         self.follower.catch_up(self.follower.now())
 
     def drifted(self) -> tuple[str, ...]:

@@ -1,0 +1,79 @@
+"""Test that a scheduler finds what the change feed has missed, and reads every `seq` only if something is missing."""
+
+from collections.abc import Callable
+
+import pytest
+from support.placement_store.builders import CallBetween
+from support.scheduler.builders import select
+from support.scheduler.rig import OneScheduler, Rig, node_uuid
+
+from placement_store.schema import hosts
+
+#: What the statement that reads the `seq` of all providers begins with.
+EVERY_SEQ = "SELECT resource_providers.id, resource_providers.seq"
+
+
+@pytest.fixture
+def rig(rig: Rig) -> Rig:
+    rig.add_hosts(range(4))
+    return rig
+
+
+def caught_up(scheduler: OneScheduler) -> bool:
+    """Let a scheduler catch up, and return whether it has read every `seq`."""
+    with CallBetween(scheduler.database, 0, lambda: None) as noted:
+        scheduler.catch_up()
+    return any(statement.startswith(EVERY_SEQ) and "WHERE" not in statement for statement in noted.statements)
+
+
+def delete_host(rig: Rig) -> None:
+    rig.database.write(lambda connection: connection.execute(hosts.delete().where(hosts.c.service_host == "host2")))
+
+
+CHANGES: dict[str, Callable[[Rig], object]] = {
+    "a used provider": lambda rig: rig.take(1, vcpus=4),
+    "a new host": lambda rig: rig.add_hosts([7]),
+    "a disabled host": lambda rig: rig.set_host("host3", disabled=True),
+    "a deleted provider": lambda rig: rig.delete_provider(node_uuid(2)),
+    "a deleted host": delete_host,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_the_feed_has_missed_is_found(rig: Rig, change: Callable[[Rig], object]) -> None:
+    scheduler = rig.scheduler()
+    change(rig)
+    rig.lose_changes()
+    scheduler.follow()
+    assert scheduler.drifted()
+
+    assert caught_up(scheduler)
+
+    assert scheduler.drifted() == ()
+
+
+def test_if_the_feed_has_missed_nothing_its_changes_are_enough(rig: Rig) -> None:
+    scheduler, other = rig.scheduler(max_age=3600.0), rig.scheduler()
+    for name, change in CHANGES.items():
+        if name != "a deleted host":  # no transaction of ours has deleted it
+            change(rig)
+    # Its own claims are in the view, and their providers are not read again.
+    scheduler.select(select("r1", count=2))
+    other.select(select("r2"))
+
+    assert not caught_up(scheduler)
+
+    assert scheduler.drifted() == ()
+    assert [scheduler.used(number) for number in range(4)] == [other.used(number) for number in range(4)]
+
+
+def test_as_many_new_hosts_as_deleted_ones_are_found(rig: Rig) -> None:
+    scheduler = rig.scheduler()
+    delete_host(rig)
+    rig.delete_provider(node_uuid(2))
+    rig.add_hosts([8])
+    rig.lose_changes()
+
+    assert caught_up(scheduler)
+
+    assert scheduler.drifted() == ()
