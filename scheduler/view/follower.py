@@ -94,7 +94,8 @@ class Follower:
                 is_first = self._compared == float("-inf")
                 if is_first or not self._database.read_one_moment(self._read_feed_and_check):
                     self._compare_since(begun)
-                self._followed = self._caught_up = begun
+                else:
+                    self._followed = self._caught_up = begun
 
     def compare(self, begun_after: float) -> None:
         """Compare every ``seq`` with the store, unless a comparison that began at ``begun_after`` or later has done so.
