@@ -265,6 +265,7 @@ def test_an_unexpected_error_is_500_without_details(tmp_path: Path, logged: list
 # --- Servers --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("closed_afterwards")
 def test_any_wsgi_server_can_load_the_application(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

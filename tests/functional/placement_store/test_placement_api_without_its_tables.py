@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import falcon.testing
 import psutil
@@ -32,22 +31,6 @@ def _status(url: str) -> int:
         return requests.get(f"{url}/traits", headers=HEADERS, timeout=60).status_code
     except requests.ConnectionError:
         return 0
-
-
-@pytest.fixture
-def closed_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Close the databases that an API opens in this process: otherwise they are open until the process ends."""
-    opened: list[Database] = []
-    configured = Database.configured
-
-    def open_database(*arguments: Any, **options: Any) -> Database:
-        opened.append(configured(*arguments, **options))
-        return opened[-1]
-
-    monkeypatch.setattr(Database, "configured", open_database)
-    yield
-    for database in opened:
-        database.close()
 
 
 @pytest.mark.usefixtures("closed_afterwards")
