@@ -118,7 +118,7 @@ class Batches(Generic[T, R]):
         self._carry_out = carry_out
         self._refuse_late = refuse_late
         #: The seconds that the last two batches took. Two, so that a single slow one does not refuse those after it.
-        self._took: deque[float] = deque(maxlen=2)
+        self._took = deque([0.0], maxlen=2)
         self._sizes = metrics.BATCH_SIZE.labels(kind)
         self._most = most
         self._lock = threading.Lock()
@@ -156,7 +156,7 @@ class Batches(Generic[T, R]):
 
     def _in_time(self, batch: Sequence[BatchItem[T, R]]) -> list[BatchItem[T, R]]:
         """Refuse the items whose deadlines come before the batch can be expected to end, and return the others."""
-        seconds = _MARGIN * min(self._took, default=0.0)
+        seconds = _MARGIN * min(self._took)
         end = time.monotonic() + seconds
         for item in batch:
             if item.context.deadline is not None and item.context.deadline < end:
@@ -186,11 +186,11 @@ class Batches(Generic[T, R]):
             while self._waiting and (not groups or len(batch) + len(self._waiting[0].pending()) <= self._most):
                 groups.append(self._waiting.popleft())
                 batch += groups[-1].pending()
-        if have_waited and self._refuse_late:
-            batch = self._in_time(batch)
-        began = time.monotonic()
         try:
+            if have_waited and self._refuse_late:
+                batch = self._in_time(batch)
             if batch:
+                began = time.monotonic()
                 self._sizes.observe(len(batch))
                 self._carry_out(batch)
                 self._took.append(time.monotonic() - began)

@@ -292,10 +292,12 @@ def test_if_none_of_the_waiting_items_can_be_done_in_time_the_next_one_is_carrie
     assert slow.batches == [[0], [0], [4]]
 
 
-def test_a_single_slow_batch_refuses_nothing_after_it() -> None:
+@pytest.mark.parametrize("quick_ones", [0, 2])
+def test_a_single_slow_batch_refuses_nothing_after_it(quick_ones: int) -> None:
     slow = Slow(0.0)
     batches = Batches(slow, 8, refuse_late=True)
-    batches.do(0)
+    for _ in range(quick_ones):
+        batches.do(0)
     slow.seconds = 0.4
     items = [hurried(0.7, 2)]
     during_a_batch(batches, slow, items)
