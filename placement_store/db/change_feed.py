@@ -160,22 +160,12 @@ def prune_all(database: Database, older_than_seconds: float) -> int:
     return in_parts(lambda: database.write(lambda connection: prune(connection, older_than_seconds)), PRUNED_AT_ONCE)
 
 
-class Sums(NamedTuple):
+class TableSums(NamedTuple):
     """The number of rows of a table, and the sums of their ids and of their ``seq``."""
 
     rows: int
     ids: int
     seqs: int
-
-
-def sums(connection: Connection, table: Table) -> Sums:
-    """Return the sums of a table: a small part of the cost of reading every ``seq``.
-
-    Ids and ``seq`` only grow. So equal sums show that a reader has missed nothing, unless it has missed at least two
-    new and two deleted rows at once.
-    """
-    [row] = connection.execute(_SUMS[table]).all()
-    return Sums(*map(int, row))
 
 
 _SUMS = {
@@ -184,6 +174,16 @@ _SUMS = {
     ).select_from(table)
     for table in (resource_providers, hosts)
 }
+
+
+def sums(connection: Connection, table: Table) -> TableSums:
+    """Return the sums of a table: a small part of the cost of reading every ``seq``.
+
+    Ids and ``seq`` only grow. So equal sums show that a reader has missed nothing, unless it has missed at least two
+    new and two deleted rows at once.
+    """
+    [row] = connection.execute(_SUMS[table]).all()
+    return TableSums(*map(int, row))
 
 
 def seq_by_id(connection: Connection, table: Table) -> dict[int, int]:

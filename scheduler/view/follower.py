@@ -69,15 +69,7 @@ class Follower:
 
         :raises StoreUnavailable: the database cannot be reached.
         """
-        if self._followed >= begun_after:
-            return
-        with self._lock.held():
-            # Check again: the thread that had the lock may have begun late enough.
-            if self._followed < begun_after:
-                # Note the time before the read: a change that is committed during the read may be missing.
-                begun = self._clock()
-                self._database.read(self._read_feed)
-                self._followed = begun
+        self._once_since(begun_after, lambda: self._followed, self._follow_since)
 
     def catch_up(self, begun_after: float) -> None:
         """Make sure that no change is missing, unless a read that began at ``begun_after`` or later has done so.
@@ -86,27 +78,37 @@ class Follower:
 
         :raises StoreUnavailable: the database cannot be reached.
         """
-        if self._caught_up >= begun_after:
-            return
-        with self._lock.held():
-            if self._caught_up < begun_after:
-                begun = self._clock()
-                is_first = self._compared == float("-inf")
-                if is_first or not self._database.read_one_moment(self._read_feed_and_check):
-                    self._compare_since(begun)
-                else:
-                    self._followed = self._caught_up = begun
+        self._once_since(begun_after, lambda: self._caught_up, self._catch_up_since)
 
     def compare(self, begun_after: float) -> None:
         """Compare every ``seq`` with the store, unless a comparison that began at ``begun_after`` or later has done so.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
-        if self._compared >= begun_after:
+        self._once_since(begun_after, lambda: self._compared, self._compare_since)
+
+    def _once_since(self, begun_after: float, last: Callable[[], float], read: Callable[[float], None]) -> None:
+        """Carry out a read, unless the last one of its kind began at ``begun_after`` or later.
+
+        :param read: gets the time before the read: a change that is committed during the read may be missing.
+        """
+        if last() >= begun_after:
             return
         with self._lock.held():
-            if self._compared < begun_after:
-                self._compare_since(self._clock())
+            # Check again: the thread that had the lock may have begun late enough.
+            if last() < begun_after:
+                read(self._clock())
+
+    def _follow_since(self, begun: float) -> None:
+        self._database.read(self._read_feed)
+        self._followed = begun
+
+    def _catch_up_since(self, begun: float) -> None:
+        is_first = self._compared == float("-inf")
+        if is_first or not self._database.read_one_moment(self._read_feed_and_check):
+            self._compare_since(begun)
+        else:
+            self._followed = self._caught_up = begun
 
     def _compare_since(self, begun: float) -> None:
         self._database.read(self._compare)

@@ -8,7 +8,7 @@ import itertools
 import threading
 from collections.abc import Collection, Iterable, Mapping
 
-from placement_store.db.change_feed import Sums
+from placement_store.db.change_feed import TableSums
 from scheduler.registry.hosts import HostRow
 from scheduler.view.host_attributes import HostAttributes
 from scheduler.view.host_columns import HostColumns
@@ -99,13 +99,13 @@ class HostCache:
         with self._lock:
             return {host.id: host.seq for host in self._hosts}
 
-    def sums(self) -> tuple[Sums, Sums]:
+    def sums(self) -> tuple[TableSums, TableSums]:
         """Return the sums of the ids and the ``seq`` at which all providers, and all hosts, were last read."""
         with self._lock:
             host_ids, host_seqs = (host.id for host in self._hosts), (host.seq for host in self._hosts)
             return (
-                Sums(len(self._seqs), sum(self._seqs), sum(self._seqs.values())),
-                Sums(len(self._hosts), sum(host_ids), sum(host_seqs)),
+                TableSums(len(self._seqs), sum(self._seqs), sum(self._seqs.values())),
+                TableSums(len(self._hosts), sum(host_ids), sum(host_seqs)),
             )
 
     def provisional_ids(self) -> set[int]:

@@ -79,8 +79,8 @@ TRUE_REFUSALS = (
         promise=8,
         lost="A refusal is based on a comparison that was made before its request arrived.",
         module="scheduler.view.follower",
-        line="        if self._caught_up >= begun_after:",
-        broken="        if self._caught_up > float('-inf'):",
+        line="        if last() >= begun_after:",
+        broken="        if last() > float('-inf'):",
         tests=(_NO_VALID_HOST + "test_a_new_host_and_a_larger_host_that_the_view_lacks_are_found",),
     ),
 )

@@ -102,6 +102,10 @@ class OneScheduler:
         """Find everything that the view lacks."""
         self.follower.catch_up(self.follower.now())
 
+    def compare(self) -> None:
+        """Compare every ``seq`` with the store, as is done regularly."""
+        self.follower.compare(self.follower.now())
+
     def drifted(self) -> tuple[str, ...]:
         """Return the hosts and providers whose difference from the store the change feed has not named."""
         return self.view_endpoint.compare_view(CompareView()).drifted

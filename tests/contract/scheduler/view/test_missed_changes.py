@@ -77,3 +77,17 @@ def test_as_many_new_hosts_as_deleted_ones_are_found(rig: Rig) -> None:
     assert caught_up(scheduler)
 
     assert scheduler.drifted() == ()
+
+
+@pytest.mark.parametrize("statement", range(1, 6))
+def test_a_change_during_a_catch_up_does_not_disturb_it_and_is_found_by_the_next_one(rig: Rig, statement: int) -> None:
+    scheduler = rig.scheduler()
+    rig.take(1, vcpus=4)
+
+    with CallBetween(scheduler.database, statement, lambda: rig.take(2, vcpus=5)) as noted:
+        scheduler.catch_up()
+
+    assert not any(one.startswith(EVERY_SEQ) and "WHERE" not in one for one in noted.statements)
+    assert scheduler.used(1) == 4
+    assert not caught_up(scheduler)
+    assert scheduler.used(2) == 5

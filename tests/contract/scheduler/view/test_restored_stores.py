@@ -60,8 +60,8 @@ def test_a_new_history_is_noticed_although_its_feed_is_longer_than_the_lost_one(
     assert used_vcpus(scheduler)["host8"] == 5.0
 
 
-def test_a_comparison_notices_a_new_history(rig: Rig) -> None:
-    scheduler = rig.scheduler()
+def restore_without_host7(rig: Rig, scheduler: OneScheduler) -> None:
+    """Restore a copy that lacks a host that the scheduler knows, and add another host."""
     copy = copied(rig.database)
     rig.add_hosts([7])
     used_vcpus(scheduler)
@@ -69,7 +69,12 @@ def test_a_comparison_notices_a_new_history(rig: Rig) -> None:
     rig.database.write(change_feed.begin_history)
     rig.add_hosts([8])
 
-    scheduler.catch_up()
+
+def test_a_comparison_notices_a_new_history(rig: Rig) -> None:
+    scheduler = rig.scheduler()
+    restore_without_host7(rig, scheduler)
+
+    scheduler.compare()
 
     assert sorted(host.service_host for host in scheduler.host_cache.snapshot().hosts) == [
         "host0",
@@ -92,7 +97,7 @@ def test_a_comparison_notices_a_new_history_although_the_feed_was_empty(rig: Rig
     rig.database.write(change_feed.begin_history)
     _give(rig, "CUSTOM_NEW")
 
-    scheduler.catch_up()
+    scheduler.compare()
 
     assert scheduler.host_cache.snapshot().capacity("CUSTOM_NEW").max() == 5.0
     assert scheduler.host_cache.snapshot().capacity("CUSTOM_LOST").max() == 0.0
@@ -100,12 +105,7 @@ def test_a_comparison_notices_a_new_history_although_the_feed_was_empty(rig: Rig
 
 def test_a_new_history_is_noticed_although_its_first_row_was_pruned(rig: Rig) -> None:
     scheduler = rig.scheduler()
-    copy = copied(rig.database)
-    rig.add_hosts([7])
-    used_vcpus(scheduler)
-    put_back(rig.database, copy)
-    rig.database.write(change_feed.begin_history)
-    rig.add_hosts([8])
+    restore_without_host7(rig, scheduler)
     change_feed.prune_all(rig.database, -1.0)
 
     assert sorted(used_vcpus(scheduler)) == ["host0", "host1", "host2", "host8"]
