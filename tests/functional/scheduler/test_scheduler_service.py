@@ -2,22 +2,58 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select as query
 from support.scheduler.builders import CELLS, select
-from support.scheduler.rig import node_uuid
-from support.scheduler.scheduler_services import Surroundings
+from support.scheduler.rig import Rig, node_uuid
 
 from harness.waiting import wait_until
-from moorage import errors
-from moorage.messages import ListCells, ListHosts, SetHost
+from moorage import errors, ids
+from moorage.bus.bus import Bus
+from moorage.config import options
+from moorage.messages import ListCells, ListHosts, SelectDestinations, SetHost
 from moorage.messages.wire import decode
 from moorage.model import Explanation
 from placement_store.db.change_feed import PRUNED_AT_ONCE
 from placement_store.schema import changes
 from scheduler.service import SchedulerService
+
+
+class Surroundings:
+    """A store, a bus, and schedulers on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._closing = ExitStack()
+        self.rig = Rig(f"sqlite:///{folder}/main.sqlite")
+        self._closing.callback(self.rig.close)
+        self.transport_url = f"inproc://{ids.fresh()}/"
+        self.bus = Bus(self.configuration())
+        self._closing.callback(self.bus.close)
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def configuration(self, **settings: Any) -> Any:
+        return options.new(
+            {
+                "DEFAULT": {"transport_url": self.transport_url},
+                "database": {"connection": self.rig.url},
+                "scheduler": settings,
+            }
+        )
+
+    def start(self, name: str = "one", **settings: Any) -> SchedulerService:
+        service = SchedulerService(self.configuration(**settings), name)
+        self._closing.callback(service.stop)
+        service.start()
+        return service
+
+    def select(self, message: SelectDestinations) -> Any:
+        return self.bus.client("scheduler", timeout=20.0).call(message)
 
 
 @pytest.fixture
