@@ -41,7 +41,7 @@ def test_a_benchmark_measures_processes_and_bare_rpc_and_leaves_the_database_emp
     command: str, each: str, shape: list[str], rabbitmq_url: str, mariadb_url: str
 ) -> None:
     urls = ["--transport-url", rabbitmq_url, "--database-url", mariadb_url]
-    figures = figures_of(command, *urls, "--hosts", "40", "--cells", "2", *shape)
+    figures = figures_of(command, *urls, "--hosts", "160", "--cells", "2", *shape)
 
     assert figures[each] > 0
     assert figures["echo_calls_per_s"] > 0
