@@ -6,7 +6,10 @@ attempt's id, so that each step can be repeated by any process. Orders to existi
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
 
 from compute import cell_messages
 from compute.attempts import AgentAttempt, Attempts, Ended, Report
@@ -17,46 +20,54 @@ from moorage import context, errors, failpoints, tracing
 from moorage.batches import BatchItem
 from moorage.bus.bus import serves, serves_many
 from moorage.messages import BuildFailedInCell, BuildOnHost, DestroyOnHost, Done, RebuildOnHost, StartOnHost, StopOnHost
-from moorage.model import EndedAttempt, Guest
+from moorage.model import Guest
 
 LOG = logging.getLogger(__name__)
 
 #: An order to an existing guest.
 Order = StopOnHost | StartOnHost | RebuildOnHost
 
-# Seconds that a destroy waits for a spawn in progress before it fails with RequestInProgress: it holds one of the
-# server's few threads. Arbitrary: longer than most spawns of a fake host, shorter than any caller waits.
-_SPAWN_PATIENCE = 5.0
+# Seconds that a call waits for the destroy, and that the destroy waits for a spawn in progress, before it fails with
+# RequestInProgress: it holds one of the server's few threads. Arbitrary: longer than most destroys and than most spawns
+# of a fake host, shorter than any caller waits.
+_PATIENCE = 5.0
 
 
 class ComputeAgent:
     """Serves the topic of an agent. It stores no requests: the driver keeps attempts and claims by their ids."""
 
-    def __init__(
-        self, driver: Driver, cell: CellClient, workers: int, *, spawn_patience: float = _SPAWN_PATIENCE
-    ) -> None:
+    def __init__(self, driver: Driver, cell: CellClient, workers: int, *, patience: float = _PATIENCE) -> None:
         self._driver = driver
         self._cell = cell
-        self._spawn_patience = spawn_patience
+        self._patience = patience
         #: The attempts in progress.
         self.attempts = Attempts()
         #: The current life of each host, as last received from the cell: a number that grows each time the host
         #: returns. A cell of the previous release sends none. Many threads read it, and one thread writes it.
         self.lives: dict[str, int] = {}
         self._workers = Workers("build", workers)
+        #: Not the server's threads: a driver that hangs in a destroy holds up nothing but other destroys.
+        self._destroyers = Workers("destroy", workers)
+        self._lock = threading.Lock()
+        #: The outcomes of the destroys in progress, by host, attempt and claim: repeated orders wait for the same one.
+        self._destroying: dict[tuple[str, str, str], Future[None]] = {}
         self._abandoned = threading.Event()
 
     def start(self) -> None:
         """Start the worker threads."""
         self._workers.start()
+        self._destroyers.start()
 
     def stop(self, seconds: float) -> None:
-        """Begin no other attempt, and wait for those in progress; after ``seconds`` they are abandoned.
+        """Begin no other attempt or destroy, and wait for those in progress; after ``seconds`` they are abandoned.
 
         Guests stay. Queued attempts are dropped: they hold nothing here, and their cell sends them again.
         """
         self.attempts.stop()
-        if not self._workers.stop(seconds):
+        end = time.monotonic() + seconds
+        if not self._destroyers.stop(seconds):
+            LOG.warning("Destroys that have not ended within %s s are abandoned", seconds)
+        if not self._workers.stop(max(end - time.monotonic(), 0.0)):
             self._abandoned.set()
             LOG.warning("Builds that have not ended within %s s are abandoned", seconds)
 
@@ -92,27 +103,36 @@ class ComputeAgent:
 
         :raises HostNotFound: the host is not this agent's.
         :raises NoReply: the host is dead.
-        :raises RequestInProgress: its spawn is in progress and cannot be cut short; the guest is destroyed when the
-            spawn returns.
+        :raises RequestInProgress: its spawn is in progress and cannot be cut short, and the guest is destroyed when the
+            spawn returns; or the destroy takes long.
         :raises InvalidState: the attempt's guest belongs to another claim, and was left alone.
         """
         self.require(message)
+        outcome = self.begin_destroy(message, self._patience)
+        if not wait((outcome,), self._patience).done:
+            raise errors.RequestInProgress(request_id=message.request_id)
         try:
-            self._end_attempt(message, self._spawn_patience)
+            outcome.result()
         except errors.RequestInProgress as fault:
             raise errors.RequestInProgress(request_id=message.request_id) from fault
-        LOG.info("Nothing of instance %s's attempt is left on host %s", message.instance_uuid, message.host)
         return Done()
 
-    def end(self, ended: EndedAttempt) -> None:
-        """Destroy the guest of an attempt that its cell has recorded as ended, and never start it.
+    def begin_destroy(self, ended: Ended, spawn_patience: float = 0.0) -> Future[None]:
+        """Mark an attempt as destroyed, so that it never starts, and destroy its guest in a thread of the pool.
 
-        :raises RequestInProgress: its spawn is in progress and cannot be cut short.
-        :raises InvalidState: the attempt's guest belongs to another claim, and was left alone.
+        :param spawn_patience: the longest wait for a spawn or an order that cannot be cut short, in seconds.
+        :return: the outcome; of the destroy in progress, if there is one. It may have these errors:
+            ``RequestInProgress``: the spawn or order takes longer; ``InvalidState``: the attempt's guest belongs to
+            another claim, and was left alone.
         """
-        with context.bound(attempt_id=ended.attempt_id):
-            self._end_attempt(ended, patience=0.0)
-            LOG.info("Nothing of instance %s's attempt is left on host %s", ended.instance_uuid, ended.host)
+        key = (ended.host, ended.attempt_id, ended.claim_id)
+        with self._lock:
+            outcome = self._destroying.get(key)
+            if outcome is None:
+                outcome = self._destroying[key] = Future()
+                attempt = self.attempts.mark_destroyed(ended)
+                self._destroyers.submit(partial(self._destroy, attempt, ended, spawn_patience, outcome))
+        return outcome
 
     def settle(self, guest: Guest, *, runs: bool) -> None:
         """Complete an attempt whose guest is older than this process; ignore an attempt that this process has begun.
@@ -276,18 +296,30 @@ class ComputeAgent:
         except errors.MoorageError as fault:
             LOG.info("The cell has not received the report that nothing is left: %s", fault)
 
-    def _end_attempt(self, ended: Ended, patience: float) -> None:
-        """Mark an attempt as destroyed, and destroy its guest: at once, or after the spawn or order in progress.
-
-        :raises RequestInProgress: the spawn or order takes longer than ``patience``, in seconds.
-        """
-        with self.attempts.destroying(ended) as attempt:
+    def _destroy(self, attempt: AgentAttempt, ended: Ended, spawn_patience: float, outcome: Future[None]) -> None:
+        """Destroy the guest of an attempt at once, or after the spawn or order in progress."""
+        fault: Exception | None = None
+        with context.bound(attempt_id=ended.attempt_id):
             try:
-                self.destroy_guest(attempt, ended)
-            except errors.RequestInProgress:
-                if not attempt.at_rest.wait(patience):
-                    raise
-                self.destroy_guest(attempt, ended)
+                self._destroy_at_rest(attempt, ended, spawn_patience)
+                LOG.info("Nothing of instance %s's attempt is left on host %s", ended.instance_uuid, ended.host)
+            except Exception as raised:  # noqa: BLE001 - handled where the outcome is awaited
+                fault = raised
+        self.attempts.release(attempt)
+        with self._lock:
+            del self._destroying[ended.host, ended.attempt_id, ended.claim_id]
+        if fault is None:
+            outcome.set_result(None)
+        else:
+            outcome.set_exception(fault)
+
+    def _destroy_at_rest(self, attempt: AgentAttempt, ended: Ended, spawn_patience: float) -> None:
+        try:
+            self.destroy_guest(attempt, ended)
+        except errors.RequestInProgress:
+            if not attempt.at_rest.wait(spawn_patience):
+                raise
+            self.destroy_guest(attempt, ended)
 
     def destroy_guest(self, attempt: AgentAttempt, named: Guest | Ended) -> None:
         """Have the driver destroy the guest of an attempt, one call at a time.

@@ -90,7 +90,7 @@ class Attempts:
             return self._begin(self._known(guest.attempt_id), guest)
 
     def take_order(self, attempt_id: str, request_id: str) -> AgentAttempt:
-        """Return the attempt for an order to its guest, created if unknown; the caller ends it by :meth:`drop_order`.
+        """Return the attempt for an order to its guest, created if unknown; the caller ends it by :meth:`release`.
 
         :raises RequestInProgress: the attempt is in progress, and its result is not known yet.
         """
@@ -101,8 +101,21 @@ class Attempts:
             attempt.users += 1
             return attempt
 
-    def drop_order(self, attempt: AgentAttempt) -> None:
-        """Note that an order to ``attempt``'s guest has ended."""
+    def mark_destroyed(self, ended: Ended) -> AgentAttempt:
+        """Mark an attempt, created if unknown, as destroyed, so that it never starts; return it.
+
+        The caller ends the use of it by :meth:`release`.
+        """
+        with self._changed:
+            attempt = self._known(ended.attempt_id)
+            attempt.ended = ended
+            attempt.users += 1
+            attempt.interrupt.set()
+            self._changed.notify_all()
+            return attempt
+
+    def release(self, attempt: AgentAttempt) -> None:
+        """Note that an order to ``attempt``'s guest, or its destroy, has ended."""
         with self._changed:
             self._leave(attempt)
 
@@ -111,21 +124,6 @@ class Attempts:
         with self._changed:
             attempt.building = False
             self._leave(attempt)
-
-    @contextmanager
-    def destroying(self, ended: Ended) -> Iterator[AgentAttempt]:
-        """Mark an attempt, created if unknown, as destroyed, so that it never starts; hold it until exit."""
-        with self._changed:
-            attempt = self._known(ended.attempt_id)
-            attempt.ended = ended
-            attempt.users += 1
-            attempt.interrupt.set()
-            self._changed.notify_all()
-        try:
-            yield attempt
-        finally:
-            with self._changed:
-                self._leave(attempt)
 
     @contextmanager
     def counting(self, hosts: Collection[str]) -> Iterator[list[Guest]]:

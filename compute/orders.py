@@ -138,7 +138,7 @@ class GuestOrders:
             LOG.exception("An unexpected fault in the %s of the guest", taken.action)
             fault = _failed(message, taken.action, cell_messages.unexpected(unexpected))
         finally:
-            self._agent.attempts.drop_order(attempt)
+            self._agent.attempts.release(attempt)
         with self._lock:
             # A failure that no call waits for is kept for a repeated order, until another order comes.
             if fault is None or taken.waiting:

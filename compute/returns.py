@@ -7,6 +7,7 @@ is left running and is reported like every other guest; the cell decides what it
 import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from compute import cell_messages
@@ -26,6 +27,8 @@ LOG = logging.getLogger(__name__)
 # may have twice as many. Arbitrary.
 _HOSTS_AT_ONCE = 100
 _GUESTS_AT_ONCE = 10_000
+# Seconds without the end of any destroy after which a return goes on without those in progress. Arbitrary.
+_DESTROY_PATIENCE = 5.0
 
 
 class Returns:
@@ -103,28 +106,14 @@ class Returns:
     def _clean(self, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
         """Destroy the attempts that the cell has recorded as ended; return the hosts on which none of them is left."""
         ended = self._ask(ListEndedAttempts(agent=self._driver.agent, hosts=tuple(hosts)))
-        gone: list[EndedAttempt] = []
-        held_up: set[str] = set()
-        for attempt in ended:
-            if self._destroy(attempt):
-                gone.append(attempt)
-            else:
-                held_up.add(attempt.host)
+        outcomes = {self._agent.begin_destroy(attempt): attempt for attempt in ended}
+        _wait_while_some_end(outcomes)
+        gone = [attempt for outcome, attempt in outcomes.items() if _is_gone(outcome, attempt)]
         for batch in in_batches(gone, MAX_INSTANCES):
             self._ask(cell_messages.gone(self._driver.agent, batch, lives))
+        left = {attempt.attempt_id for attempt in ended} - {attempt.attempt_id for attempt in gone}
+        held_up = {attempt.host for attempt in ended if attempt.attempt_id in left}
         return [host for host in hosts if host not in held_up]
-
-    def _destroy(self, ended: EndedAttempt) -> bool:
-        """Destroy an attempt; return whether nothing of it is left. A fault of the driver delays only this host."""
-        try:
-            self._agent.end(ended)
-        except errors.MoorageError as fault:
-            LOG.warning("Host %s cannot return yet, attempt %s: %s", ended.host, ended.attempt_id, fault)
-        except Exception:
-            LOG.exception("Host %s cannot return yet, attempt %s", ended.host, ended.attempt_id)
-        else:
-            return True
-        return False
 
     def _hand_in(self, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
         """Report the guests of these hosts, then complete the attempts from before the agent's restart.
@@ -171,6 +160,24 @@ class Returns:
 
     def _ask(self, message: Message[R]) -> R:
         return self._cell.until_answered(message, self._ended)
+
+
+def _wait_while_some_end(outcomes: Collection[Future[None]]) -> None:
+    """Wait until all destroys have ended, or until none has ended for a while: a driver may hang in one."""
+    waiting, before = set(outcomes), len(outcomes) + 1
+    while waiting and len(waiting) < before:
+        before = len(waiting)
+        waiting = wait(waiting, _DESTROY_PATIENCE).not_done
+
+
+def _is_gone(outcome: Future[None], ended: EndedAttempt) -> bool:
+    """Return whether nothing of an attempt is left. A fault of the driver delays only the attempt's host."""
+    fault = outcome.exception() if outcome.done() else errors.RequestInProgress(request_id=ended.attempt_id)
+    if fault is not None:
+        is_expected = isinstance(fault, errors.MoorageError)
+        level, trace = (logging.WARNING, None) if is_expected else (logging.ERROR, fault)
+        LOG.log(level, "Host %s cannot return yet, attempt %s: %s", ended.host, ended.attempt_id, fault, exc_info=trace)
+    return fault is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from support.compute.builders import (
     HOST,
     UNAVAILABLE,
     FailingCell,
+    HangingDestroys,
     HoldingCell,
     NewStage,
     SlowDriver,
@@ -19,6 +20,7 @@ from support.compute.builders import (
 )
 from support.processes.stopwatch import Stopwatch
 
+import compute.agent
 from compute.agent import ComputeAgent
 from compute.cell_client import CellClient
 from compute.fake.driver import FakeDriver
@@ -115,7 +117,7 @@ def test_a_destroy_is_answered_with_request_in_progress_when_the_spawn_takes_too
     driver = FakeDriver(stage.conf, AGENT, CELL.name)
     driver.start()
     cell = CellClient(stage.peers.bus.client(f"conductor.{CELL.uuid}"))
-    agent = ComputeAgent(driver, cell, 1, spawn_patience=0.1)
+    agent = ComputeAgent(driver, cell, 1, patience=0.1)
     agent.start()
     build = build_on(HOST)
     agent.build(build)
@@ -125,12 +127,55 @@ def test_a_destroy_is_answered_with_request_in_progress_when_the_spawn_takes_too
     with pytest.raises(errors.RequestInProgress) as caught:
         agent.destroy(message)
     assert caught.value.request_id == message.request_id
+    wait_until(lambda: not stage.guests())
+    agent.destroy(message)
     agent.stop(10)
 
-    assert stage.guests() == []
     assert stage.cell.received(BuildFinished) == []
-    agent.destroy(message)
     driver.close()
+
+
+def test_an_agent_whose_driver_hangs_in_a_destroy_answers_all_its_messages(
+    new_stage: NewStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute.agent, "_PATIENCE", 0.2)
+    stage = new_stage(rpc={"threads": 2}, compute={"stop_timeout": 0.1})
+    driver = stage.start(HangingDestroys)
+    hung, other = stage.built(), stage.built()
+    driver.hanging = {hung.attempt_id}
+
+    # More often than the server has threads.
+    for _ in range(3):
+        with pytest.raises(errors.RequestInProgress):
+            stage.destroy(hung)
+
+    assert driver.begun == 1, "repeated orders wait for the destroy in progress"
+    stage.destroy(other)
+    stage.built("host-0002")
+    driver.go_on.set()
+    stage.destroy(hung)
+    assert [guest.host for guest in stage.guests()] == ["host-0002"]
+
+
+def test_a_build_does_not_start_while_its_destroy_waits_for_a_thread(
+    new_stage: NewStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute.agent, "_PATIENCE", 0.2)
+    stage = new_stage(compute={"workers": 1, "stop_timeout": 0.1})
+    driver = stage.start(HangingDestroys)
+    hung, late = stage.built(), build_on(HOST)
+    driver.hanging = {hung.attempt_id}
+    for build in (hung, late):
+        with pytest.raises(errors.RequestInProgress):
+            stage.destroy(build)
+
+    stage.build(late)
+    driver.go_on.set()
+    stage.destroy(late)
+    stage.destroy(hung)
+
+    assert stage.guests() == []
+    assert len(stage.cell.received(BuildFinished)) == 1
 
 
 def test_a_stopping_agent_does_not_wait_for_a_hanging_spawn(new_stage: NewStage) -> None:

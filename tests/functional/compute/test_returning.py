@@ -12,6 +12,7 @@ from support.compute.builders import (
     UNAVAILABLE,
     FailingCell,
     FakeCell,
+    HangingDestroys,
     HoldingCell,
     NewStage,
     SlowDriver,
@@ -21,6 +22,7 @@ from support.compute.builders import (
     wait_until,
 )
 
+import compute.returns
 from compute.driver import GuestSpec
 from compute.fake.driver import FakeDriver
 from moorage import errors, ids
@@ -122,6 +124,32 @@ def test_a_guest_without_a_record_is_listed_and_left_running(
     wait_until(lambda: len(stage.cell.received(ReturnHosts)) > returned)
     assert stage.guests() == unknown_guests
     assert not [record for record in caplog.records if record.levelname == "ERROR"], "an unknown guest is not an error"
+
+
+def test_a_host_returns_although_the_driver_hangs_in_a_destroy_on_another_one(
+    new_stage: NewStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute.returns, "_DESTROY_PATIENCE", 0.2)
+    stage = new_stage(compute={"stop_timeout": 0.1})
+    hung, other = left_behind(stage), left_behind(stage)
+    stage.cell.ended = [record(hung), record(other)]
+
+    class Hanging(HangingDestroys):
+        def start(self) -> None:
+            self.hanging = {hung.attempt_id}
+            super().start()
+
+    driver = stage.start(Hanging)
+    wait_until(lambda: stage.cell.received(ReturnHosts))
+    returned = {host for message in stage.cell.received(ReturnHosts) for host in message.hosts}
+    assert returned == set(HOSTS) - {HOST}
+    assert [one.attempt_id for message in stage.cell.received(AttemptsGone) for one in message.attempts] == [
+        other.attempt_id
+    ]
+
+    driver.go_on.set()
+    wait_until(lambda: any(HOST in message.hosts for message in stage.cell.received(ReturnHosts)))
+    assert stage.guests() == []
 
 
 def test_a_guest_under_another_claim_than_its_record_is_left_running_and_its_host_stays_returning(

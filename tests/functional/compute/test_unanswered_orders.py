@@ -72,7 +72,7 @@ class Bench:
         self.driver = SlowOrders(stage.conf, AGENT, CELL.name)
         self.driver.start()
         cell = CellClient(stage.peers.bus.client(f"conductor.{CELL.uuid}"))
-        self.agent = ComputeAgent(self.driver, cell, 1, spawn_patience=0.05)
+        self.agent = ComputeAgent(self.driver, cell, 1, patience=0.05)
         self.orders = GuestOrders(self.driver, self.agent, 2, patience=0.05)
         self.agent.start()
         self.orders.start()

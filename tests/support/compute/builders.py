@@ -145,6 +145,26 @@ class SlowDriver(FakeDriver):
         super().spawn(host, guest)
 
 
+class HangingDestroys(FakeDriver):
+    """Destroys of guests in ``hanging`` wait until a test releases them."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.hanging: set[str] = set()
+        self.go_on = threading.Event()
+        self.begun = 0
+
+    def destroy(self, host: str, instance_uuid: str, attempt_id: str, claim_id: str) -> None:
+        if attempt_id in self.hanging:
+            self.begun += 1
+            self.go_on.wait()
+        super().destroy(host, instance_uuid, attempt_id, claim_id)
+
+    def close(self) -> None:
+        self.go_on.set()
+        super().close()
+
+
 class Stage:
     """An agent under test, with its fake peers."""
 

@@ -30,8 +30,9 @@ def test_an_attempt_is_taken_up_once_until_it_is_let_go() -> None:
 def test_a_destroyed_attempt_is_never_taken_up() -> None:
     known = Attempts()
 
-    with known.destroying(ended("a")):
-        assert known.take_up(guest("a")) is None
+    attempt = known.mark_destroyed(ended("a"))
+    assert known.take_up(guest("a")) is None
+    known.release(attempt)
     assert known.take_up(guest("a")) is None
 
 
@@ -89,7 +90,8 @@ def test_a_count_has_the_attempts_in_hand_on_its_hosts_without_destroyed_ones() 
     assert finished is not None
     known.let_go(finished)
 
-    with known.destroying(ended("over")), known.counting(["host-0001"]) as in_hand:
+    known.mark_destroyed(ended("over"))
+    with known.counting(["host-0001"]) as in_hand:
         assert in_hand == [here]
 
 
@@ -100,6 +102,6 @@ def test_an_interrupted_attempt_does_not_wait_for_the_end_of_a_count() -> None:
 
     with known.counting(["host-0001"]):
         known.wait_for_count(attempt, "host-0002")
-        with known.destroying(ended("a")):
-            known.wait_for_count(attempt, "host-0001")
+        known.mark_destroyed(ended("a"))
+        known.wait_for_count(attempt, "host-0001")
     known.wait_for_count(attempt, "host-0001")
