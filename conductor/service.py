@@ -10,6 +10,7 @@ from sqlalchemy import Table
 from conductor.cell import parts as cell_parts
 from conductor.cell.context import CellContext
 from conductor.cell.hosts.forwarder import HostForwarder
+from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.hosts.loads import CellLoads
 from conductor.engine import step_counts
 from conductor.engine.acknowledgements import Acknowledgements
@@ -32,7 +33,7 @@ from moorage.db.schemas import Schema
 from moorage.messages import REPORTS_TOPIC, LocateCell, reports_topic
 from moorage.model import Cell
 from moorage.service.heartbeat import Heartbeat
-from moorage.service.process import Service, until_available
+from moorage.service.process import Periodic, Service, until_available
 from moorage.service.readiness import Check, Sampler
 from moorage.service.stored_requests import Retention
 
@@ -211,7 +212,7 @@ class CellConductor(_Conductor):
         self._start(opened, housekeeping)
         opened.callback(context.worker.stop)
         context.worker.start(steps)
-        self._start(opened, forwarder, reports, server, heartbeat)
+        self._start(opened, forwarder, reports, server, heartbeat, _watch_of_reports(conf, context.hosts, reports))
         url = cell.database_connection or main_database(conf)
         probe = self._probe(opened, CELL, url, f"cell {self._cell_name}")
         self._observe(probe, cell_operations, scope, context.worker, heartbeat, reports, server)
@@ -219,6 +220,16 @@ class CellConductor(_Conductor):
     def _cell(self, bus: Bus) -> Cell:
         placement = bus.client("placement", timeout=min(self._conf.rpc.call_timeout, 5.0))
         return placement.call(LocateCell(name=self._cell_name, with_database=True))
+
+
+def _watch_of_reports(conf: cfg.ConfigOpts, hosts: CellHosts, reports: BusServer) -> Periodic:
+    """Return a thread that checks whether reports of hosts can arrive and be recorded."""
+
+    def check() -> float:
+        reports.check()
+        return hosts.database_clock()
+
+    return Periodic("reports of hosts", partial(hosts.reach.note, check), conf.scheduler.host_down_after / 6)
 
 
 def _records_kept(conf: cfg.ConfigOpts) -> float:

@@ -26,6 +26,7 @@ from sqlalchemy import (
 from conductor.cell.hosts.agent_reports import AgentReports, Kind, Order
 from conductor.cell.hosts.forwarded import ForwardedHosts
 from conductor.cell.hosts.owners import HostOwners
+from conductor.cell.hosts.reach import HostReach
 from conductor.cell.records.lives import HostLives, Life
 from conductor.engine.rows import batches
 from conductor.schema import cell_hosts
@@ -55,6 +56,8 @@ _OF_HOST = (_OF_AGENT[0], cell_hosts.c.service_host == bindparam("of_host"))
 
 # SELECT :now, MAX(last_seen), :now - MAX(last_seen) FROM cell_hosts WHERE cell_uuid = … AND service_host = …
 _LAST_SEEN = select(now(), func.max(cell_hosts.c.last_seen), now() - func.max(cell_hosts.c.last_seen)).where(*_OF_HOST)
+
+_CLOCK = select(now())
 
 # SELECT service_host FROM cell_hosts WHERE cell_uuid = … AND agent = …
 _KNOWN = select(cell_hosts.c.service_host).where(*_OF_AGENT)
@@ -126,12 +129,9 @@ class CellHosts:
         self._database = database
         self._cell_uuid = cell_uuid
         self._monotonic = monotonic
-        self._down_after: float = conf.scheduler.host_down_after
-        #: The time, by the monotonic clock, since which the hosts could have been heard.
-        self._began = self._monotonic()
-        #: The last known time of the database's clock, and when it was read, by the monotonic clock.
-        self._clock: tuple[float, float] | None = None
-        self._recorded_in = _RECORDED_IN * min(self._down_after, conf.service.silent_after)
+        self.down_after: float = conf.scheduler.host_down_after
+        self.reach = HostReach(self.down_after, monotonic)
+        self._recorded_in = _RECORDED_IN * min(self.down_after, conf.service.silent_after)
         #: For each host that has not reported since the database's clock was set back: its recorded time, and when it
         #: was first read, by the monotonic clock.
         self._ahead: dict[str, tuple[float, float]] = {}
@@ -208,8 +208,8 @@ class CellHosts:
 
     def _of_others(self, connection: Connection, agent: str, hosts: Collection[str]) -> dict[str, str]:
         # As in `why_silent`: an agent that no conductor could hear is not silent.
-        heard = self._monotonic() - self._began > self._down_after
-        return self._owners.of_others(connection, agent, hosts, self._down_after, could_be_heard=heard)
+        heard = self.reach.has_lasted()
+        return self._owners.of_others(connection, agent, hosts, self.down_after, could_be_heard=heard)
 
     def returned(self, agent: str, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
         """Record that hosts have returned: they have destroyed the ended guests, and count as up from now on.
@@ -262,25 +262,21 @@ class CellHosts:
         """
         named = self._of_host(service_host)
         clock, seen, age = self._database.read(lambda connection: connection.execute(_LAST_SEEN, named).one())
-        self._note_clock(clock)
-        if self._monotonic() - self._began <= self._down_after:
+        self.reach.note_clock(clock)
+        if not self.reach.has_lasted():
             return None
         if age is not None and age < -CLOCK_SET_BACK:
             age = self._since_set_back(service_host, seen)
-        if age is None or age <= self._down_after:
+        if age is None or age <= self.down_after:
             return None
         return f"the host has not reported for {age:.0f} s"
 
-    def _note_clock(self, clock: float) -> None:
-        """Note the database's clock; if it was set forward since the last time, restart the time-out of every host.
+    def database_clock(self) -> float:
+        """Return the time of the database's clock, in seconds.
 
-        A suspension of this process looks the same.
+        :raises StoreUnavailable: the database cannot be reached.
         """
-        present = self._monotonic()
-        before, self._clock = self._clock, (clock, present)
-        if before is not None and clock - before[0] - (present - before[1]) >= self._down_after / 2:
-            LOG.warning("The database's clock was set forward: the time-out of each host begins again")
-            self._began = present
+        return self._database.read(lambda connection: connection.execute(_CLOCK).scalar_one())
 
     def _since_set_back(self, service_host: str, last_seen: float) -> float:
         """Return the seconds for which a host is known to be silent since the database's clock was set back."""
@@ -296,7 +292,7 @@ class CellHosts:
         withheld = select(func.count()).where(
             self._here(),
             cell_hosts.c.service_host == service_host,
-            cell_hosts.c.withheld_at >= now() - self._down_after,
+            cell_hosts.c.withheld_at >= now() - self.down_after,
             ~is_ahead(cell_hosts.c.withheld_at),
         )
         return bool(self._database.read(lambda connection: connection.scalar(withheld)))
@@ -314,7 +310,7 @@ class CellHosts:
         if not names or self._are_recorded(connection, agent, len(names)):
             return []
         known = frozenset(connection.scalars(_KNOWN, self._of_agent(agent)))
-        named = self._of_agent(agent) | {"down_after": self._down_after}
+        named = self._of_agent(agent) | {"down_after": self.down_after}
         if known.issubset(names):
             connection.execute(_ALL_SEEN, named)
         else:
@@ -329,7 +325,7 @@ class CellHosts:
         """
         named = self._of_agent(agent) | {"lately": self._recorded_in}
         count, clock = connection.execute(_RECORDED, named).one()
-        self._note_clock(clock)
+        self.reach.note_clock(clock)
         return bool(count == hosts)
 
     def _describe(self, connection: Connection, hosts: Sequence[HostReport], started: Collection[str]) -> bool:
@@ -375,7 +371,7 @@ class CellHosts:
         of_agents = cell_hosts.c.agent.in_(sorted({host.agent for host in hosts}))
         connection.execute(
             _SEEN.where(of_agents, cell_hosts.c.service_host.in_(names)),
-            {"of_cell": self._cell_uuid, "down_after": self._down_after},
+            {"of_cell": self._cell_uuid, "down_after": self.down_after},
         )
         if new:
             lives = self._lives.of_hosts(connection, names)

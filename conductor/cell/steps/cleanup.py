@@ -8,11 +8,25 @@ from sqlalchemy import Connection
 from conductor.cell.context import CellPart
 from conductor.cell.payloads import CleanStep
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.engine.steps import CLEAN, CommitStep, Ended, NewOperation, Next, Operation, Outcome, Superseded, step
+from conductor.engine.steps import (
+    CLEAN,
+    CommitStep,
+    Ended,
+    NewOperation,
+    Next,
+    Operation,
+    Outcome,
+    Superseded,
+    Wait,
+    step,
+)
 from moorage import errors, ids
 from moorage.messages import DeleteAllocations, GetAllocations
 
 LOG = logging.getLogger(__name__)
+
+#: The wait for a silent host, in longest back-offs between two tries of a step. Arbitrary.
+_BACKOFFS = 10
 
 
 class CellCleanups(CellPart):
@@ -72,8 +86,14 @@ class CellCleanups(CellPart):
         if attempt is None:
             raise Superseded
         if not attempt.guest_gone:
-            if self._cell.hosts.why_silent(attempt.host) and not self._is_held(attempt_id, payload.residue_uuid):
+            silent = self._cell.hosts.why_silent(attempt.host)
+            if silent and not self._is_held(attempt_id, payload.residue_uuid):
                 return lambda _connection: Ended(f"host {attempt.host} is away, and nothing is held there for it")
+            if silent and not self._cell.hosts.is_withheld(attempt.host):
+                # When the host returns, it reports the attempt as gone. Meanwhile only its deletion is to be noticed:
+                # thousands of cleanups may wait for the hosts of a dead rack.
+                seconds = _BACKOFFS * self._cell.operations.backoff.longest
+                return lambda _connection: Wait("destroy", payload, seconds, f"{attempt.host}: {silent}")
             self._cell.agents.destroy(operation, attempt)
 
         def record(connection: Connection) -> Outcome:

@@ -39,6 +39,7 @@ LOG = logging.getLogger(__name__)
 
 NO_ANSWER = "the agent did not answer"
 TIMED_OUT = "timed out"
+COULD_NOT_REPORT = "its host could not report for some time, and is waited for once more"
 
 #: Errors after which another try may succeed: the outcome is unknown, or the host has not returned yet.
 _NOT_NOW = (*STORE_UNDECIDED, errors.InvalidState)
@@ -175,8 +176,14 @@ class CellBuilds(CellPart):
 
     @step((BUILD, MOVE, UNSHELVE), "wait")
     def time_out(self, operation: Operation) -> CommitStep:
-        """Fail the attempt of a host that has not reported in time. From now on it cannot pass a gate."""
+        """Fail the attempt of a host that has not reported in time. From now on it cannot pass a gate.
+
+        If no report could arrive for a part of that time, the report may be on its way, and is waited for once more.
+        """
         payload = operation.read(StartStep)
+        patience = min(self._cell.options.build_timeout, self._cell.hosts.down_after)
+        if not self._cell.hosts.reach.has_lasted(patience):
+            return lambda _connection: Wait("wait", payload, patience, COULD_NOT_REPORT)
 
         def record(connection: Connection) -> Outcome:
             instance, _sequence, attempt = self._current(operation, payload, connection, lock=True)

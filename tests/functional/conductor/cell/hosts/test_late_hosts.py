@@ -1,11 +1,14 @@
 """Test hosts that do not answer in time: a residue is held for their guests until these are gone."""
 
+import time
+
 import pytest
 from support.conductor.builders import FakeAgent, FakePlacement, World, node, wait_until
 
+from conductor.cell.steps.start import COULD_NOT_REPORT
 from moorage import errors
 from moorage.bus.bus import serves
-from moorage.messages import BuildOnHost, Claimed, SwapClaim
+from moorage.messages import BuildOnHost, Claimed, ListOperations, SwapClaim
 
 
 def test_a_host_that_finishes_late_destroys_its_guest_and_one_guest_remains(world: World) -> None:
@@ -30,6 +33,38 @@ def test_a_host_that_finishes_late_destroys_its_guest_and_one_guest_remains(worl
     wait_until(lambda: not world.placement.residues)
     wait_until(lambda: world.pending("cell") == 0)
     assert world.show(uuid).state == "active"
+
+
+def test_a_host_that_finishes_while_no_conductor_runs_is_not_late(world: World) -> None:
+    world.restart("cell", build_timeout=1.0)
+    world.agent.may_finish.clear()
+    [uuid] = world.build()
+    wait_until(lambda: world.agent.guests)
+    world.stop("cell")
+    time.sleep(1.5)  # longer than the wait for the report
+    world.start("cell")
+    time.sleep(0.3)  # the agent repeats its report from time to time
+
+    world.agent.may_finish.set()
+
+    instance = world.becomes(uuid, "active")
+    assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [("a", "active")]
+
+
+def test_a_host_that_could_not_report_is_waited_for_once_more_and_not_for_ever(world: World) -> None:
+    world.restart("cell", build_timeout=1.0)
+    world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
+    [uuid] = world.build()
+    wait_until(lambda: world.agent.guests)
+    world.stop("cell")
+    time.sleep(1.5)
+    world.start("cell")
+
+    def reasons() -> set[str | None]:
+        return {one.reason for one in world.bus.client("conductor").call(ListOperations(instance_uuid=uuid))}
+
+    wait_until(lambda: COULD_NOT_REPORT in reasons())
+    assert world.becomes(uuid, "active").attempts[0].reason == "timed out"
 
 
 def test_a_claim_that_a_late_host_has_not_accepted_is_released_without_a_residue(world: World) -> None:

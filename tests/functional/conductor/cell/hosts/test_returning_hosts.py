@@ -272,7 +272,7 @@ def test_the_residue_of_an_evacuation_that_a_deletion_interrupts_is_released_whe
         becomes(world, uuid, "deleted")
     assert world.placement.residues == {move.migration: node("a")}
     # The operation does not wait for a silent host unless something is held there.
-    wait_until(lambda: world.pending("cell", "AND tries < 3") == 0)
+    wait_until(lambda: world.pending("cell", "AND reason IS NULL") == 0)
 
     # Only by the reports of its host: no order to the host is answered before.
     start_hosts(world, "a")
