@@ -17,7 +17,7 @@ R = TypeVar("R")
 _TOGETHER = 32
 #: Seconds that a transaction may take while others wait for it: as long as the wait for a row lock. After that each
 #: value is carried out alone, so that a value that waits for a locked row does not delay the others.
-_PATIENCE = 2.0
+PATIENCE = 2.0
 
 
 class Alone(Exception):
@@ -86,7 +86,7 @@ class SharedTransactions(Generic[T, R]):
         """Carry out values in one transaction; return for each its result, its error, or :class:`Alone`."""
         deadlines = [item.context.deadline for item in batch if item.context.deadline is not None]
         if not failpoints.are_armed():  # in a drill, a failpoint may delay a transaction, not a row lock
-            deadlines.append(time.monotonic() + _PATIENCE)
+            deadlines.append(time.monotonic() + PATIENCE)
         try:
             # A late request must not write anything, so the transaction has the earliest of all deadlines.
             with context.bound(deadline=min(deadlines, default=None)):

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 
 from moorage import context, errors, failpoints
 from moorage.batches import Batches, BatchItem
+from moorage.db.shared_transactions import PATIENCE
 from moorage.messages import SelectDestinations
 from moorage.model import RequestSpec
 from moorage.service.stored_requests import DuplicateRequest
@@ -178,10 +179,16 @@ class SharedDecisions:
         of_batch = context.Context(service=context.current().service, deadline=deadline)
         try:
             with context.adopted(of_batch if len(batch) > 1 else batch[0].context):
-                self._claim(self._plan(batch))
+                planned = self._plan(batch)
+                # A row that somebody keeps locked must delay only the requests that claim it. The bound is not for
+                # planning, which may take longer. In a drill, a failpoint may delay a claim.
+                patience = None if failpoints.are_armed() else time.monotonic() + PATIENCE
+                with context.bound(deadline=patience) as claiming:
+                    deadline = claiming.deadline
+                    self._claim(planned)
         except (errors.StoreUnavailable, errors.Overloaded):
             # All requests get this error: alone, they would wait for the database one after another. But if the
-            # earliest deadline is over, it has ended the wait of all, and the other requests may have time left.
+            # deadline of the batch is over, it has ended the wait of all, and the requests may have time left.
             if deadline is None or time.monotonic() < deadline:
                 raise
         except errors.MoorageError:

@@ -25,4 +25,4 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 @pytest.fixture
 def patient_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let transactions wait for each other however slow the machine is."""
-    monkeypatch.setattr("moorage.db.shared_transactions._PATIENCE", 60.0)
+    monkeypatch.setattr("moorage.db.shared_transactions.PATIENCE", 60.0)

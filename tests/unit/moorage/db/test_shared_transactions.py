@@ -90,7 +90,7 @@ def test_values_do_not_share_a_transaction_while_failpoints_are_observed() -> No
 
 
 def test_a_blocked_value_delays_the_others_only_for_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("moorage.db.shared_transactions._PATIENCE", 0.2)
+    monkeypatch.setattr("moorage.db.shared_transactions.PATIENCE", 0.2)
     stuck, free, passed = threading.Event(), threading.Event(), threading.Event()
 
     def work(_connection: Connection, numbers: Sequence[int]) -> list[int | Exception]:
