@@ -150,7 +150,7 @@ class _Planning(ClaimingDecision):
         message: SelectDestinations,
         members: dict[str, Counter[str]],
     ) -> None:
-        super().__init__(decided, writer, message)
+        super().__init__(decided, decided.policy, writer, message)
         group = message.request_spec.server_group
         self._members = None if group is None else members.setdefault(group.uuid, Counter())
 

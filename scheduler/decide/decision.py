@@ -16,7 +16,7 @@ from moorage.messages import SelectDestinations
 from placement_store.db.retries import retry_on_stale_read
 from scheduler.decide import request_context
 from scheduler.decide.claim_writer import ClaimRefused
-from scheduler.decide.environment import DecisionEnvironment
+from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
 from scheduler.decide.host_candidates import RefusedClaims, budget_for
 from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import NO_CONTEXT, RequestContext
@@ -70,19 +70,24 @@ class Decision(ABC, Generic[T]):
 
     Subclasses define how it ends: ``select_destinations`` claims the plan, ``explain`` describes it.
 
+    :param policy: the policy that decides this request to its end, even if another one is loaded meanwhile. The caller
+        has to run a decision by a watched policy with :meth:`.PluginFailures.run_watched` of this same policy.
     :param named: hosts that an explanation describes by name.
     """
 
     def __init__(
-        self, environment: DecisionEnvironment, message: SelectDestinations, named: Collection[str] = ()
+        self,
+        environment: DecisionEnvironment,
+        policy: DecisionPolicy,
+        message: SelectDestinations,
+        named: Collection[str] = (),
     ) -> None:
         self.environment = environment
         self.message = message
         self.named = named
         self.received_at = environment.follower.now()
-        # The policy that is in force now decides this request to its end, even if another one is loaded meanwhile.
-        self.policy = environment.policy
-        self.planner, self._request_filters = self.policy.for_request(environment.aggregates, environment.check_groups)
+        self.policy = policy
+        self.planner, self._request_filters = policy.for_request(environment.aggregates, environment.check_groups)
         self.refused_claims = RefusedClaims(budget_for(len(message.instance_uuids)))
 
     def run(self) -> T:

@@ -13,7 +13,7 @@ from placement_store.claims import claim as claims
 from placement_store.server_groups import rows as groups
 from scheduler.decide.claim_writer import ClaimWriter, PlannedRequest, WrittenClaims
 from scheduler.decide.decision import CLAIM, Decision
-from scheduler.decide.environment import DecisionEnvironment
+from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
 from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import RequestContext
@@ -62,9 +62,11 @@ def select(
     :raises BrokenPlugin: a filter, weigher or request filter is broken.
     """
     check(message)
+    policy = environment.policy
     # A decision that runs again without a slow plug-in starts from the beginning.
-    run_watched = environment.policy.plugin_failures.run_watched
-    return run_watched(lambda: ClaimingDecision(environment, writer, message, refused_claims).run())
+    return policy.plugin_failures.run_watched(
+        lambda: ClaimingDecision(environment, policy, writer, message, refused_claims).run()
+    )
 
 
 class ClaimingDecision(Decision[Selections]):
@@ -73,11 +75,12 @@ class ClaimingDecision(Decision[Selections]):
     def __init__(
         self,
         environment: DecisionEnvironment,
+        policy: DecisionPolicy,
         writer: ClaimWriter,
         message: SelectDestinations,
         refused_claims: RefusedClaims | None = None,
     ) -> None:
-        super().__init__(environment, message)
+        super().__init__(environment, policy, message)
         self._writer = writer
         self.refused_claims = refused_claims or self.refused_claims
 

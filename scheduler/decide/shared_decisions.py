@@ -80,7 +80,7 @@ class _Resolved:
     def __init__(self, view: Snapshot, aggregates_as_of: float) -> None:
         self._view = view
         self._aggregates_as_of = aggregates_as_of
-        self._known: list[tuple[DecisionPolicy, RequestSpec, RequestSpec]] = []
+        self._known: list[tuple[RequestSpec, RequestSpec]] = []
 
     def message(self, decision: ClaimingDecision) -> SelectDestinations | Refusal:
         """Return the message of a request with its request spec checked and resolved.
@@ -88,15 +88,15 @@ class _Resolved:
         :raises MoorageError: one of :data:`NOT_PLANNED`.
         """
         message, asked = decision.message, decision.message.request_spec
-        for policy, equal, known in self._known:
-            if policy is decision.policy and equal == asked:
+        for equal, known in self._known:
+            if equal == asked:
                 return structs.replace(message, request_spec=known)
         decision.planner.check(asked)
         decision.check_on_view()
         resolved = decision.resolve(self._view, self._aggregates_as_of)
         # If broken plug-ins are skipped, each request must find out itself which ones are broken.
         if not isinstance(resolved, Refusal) and not decision.policy.plugin_failures.skip:
-            self._known.append((decision.policy, asked, resolved.request_spec))
+            self._known.append((asked, resolved.request_spec))
         return resolved
 
 
@@ -165,7 +165,7 @@ class SharedDecisions:
             and not message.keep_held
             and not message.explain
             and len(message.instance_uuids) <= _MOST_INSTANCES
-            # A plug-in that hangs must stop only its own request.
+            # A plug-in that hangs must stop only its own request; see also `_decide`.
             and not self._environment.policy.plugin_failures.is_watched
             # A test that observes failpoints follows each request by itself.
             and not failpoints.are_observed()
@@ -173,13 +173,19 @@ class SharedDecisions:
 
     def _decide(self, batch: Sequence[Item]) -> None:
         """Set the answer of each request of a batch; null if it must be decided alone."""
+        policy = self._environment.policy
+        if policy.plugin_failures.is_watched:
+            # It was loaded while the requests waited for their turn. Nothing would end a plug-in that hangs here.
+            for item in batch:
+                item.succeed(None)
+            return
         deadlines = [item.context.deadline for item in batch if item.context.deadline is not None]
         # A request must write nothing after its deadline, so the batch gets the earliest deadline of all.
         deadline = min(deadlines, default=None)
         of_batch = context.Context(service=context.current().service, deadline=deadline)
         try:
             with context.adopted(of_batch if len(batch) > 1 else batch[0].context):
-                planned = self._plan(batch)
+                planned = self._plan(batch, policy)
                 # A row that somebody keeps locked must delay only the requests that claim it. The bound is not for
                 # planning, which may take longer. In a drill, a failpoint may delay a claim.
                 patience = None if failpoints.are_armed() else time.monotonic() + PATIENCE
@@ -199,13 +205,13 @@ class SharedDecisions:
 
     # --- Planning -----------------------------------------------------------------------------------------------------
 
-    def _plan(self, batch: Sequence[Item]) -> list[_Planned]:
+    def _plan(self, batch: Sequence[Item], policy: DecisionPolicy) -> list[_Planned]:
         """Plan requests on one snapshot, each with the claims of those before it in place.
 
         :raises StoreUnavailable: the view cannot follow the store.
         """
         env = self._environment
-        decisions = [(item, self._decision(item.value.message)) for item in _without_conflicts(batch)]
+        decisions = [(item, self._decision(item.value.message, policy)) for item in _without_conflicts(batch)]
         oldest = max(decision.received_at for _, decision in decisions) - env.max_age
         with FOLLOW.timed(item for item, _ in decisions):
             env.follower.follow(oldest)
@@ -224,9 +230,9 @@ class SharedDecisions:
                     noted.claim(choice.row, choice.allocation_request)
         return planned
 
-    def _decision(self, message: SelectDestinations) -> ClaimingDecision:
+    def _decision(self, message: SelectDestinations, policy: DecisionPolicy) -> ClaimingDecision:
         refused_claims = RefusedClaims(SearchBudget(seconds=_SEARCH_SECONDS))
-        return ClaimingDecision(self._environment, self._writer, message, refused_claims)
+        return ClaimingDecision(self._environment, policy, self._writer, message, refused_claims)
 
     def _contexts(self, items: Sequence[Item]) -> list[RequestContext | None]:
         """Read the contexts of requests in one transaction; null for a request whose context cannot be read so."""

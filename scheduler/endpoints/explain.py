@@ -15,7 +15,7 @@ from placement_store.db.names import ResourceClassNames
 from placement_store.providers import rows as providers
 from scheduler.decide import request_context
 from scheduler.decide.decision import Decision
-from scheduler.decide.environment import DecisionEnvironment
+from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
 from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import RequestContext
 from scheduler.decide.request_filters import Refusal
@@ -44,15 +44,15 @@ class ExplainEndpoint:
             raise errors.InvalidRequest(path="$.instances", reason="an existing instance must be explained alone")
         if message.moving is not None and message.instance_uuid is None:
             raise errors.InvalidRequest(path="$.moving", reason="the instance to move is missing")
-        run_watched = self._environment.policy.plugin_failures.run_watched
-        return run_watched(lambda: ExplainedDecision(self._environment, message).run())
+        policy = self._environment.policy
+        return policy.plugin_failures.run_watched(lambda: ExplainedDecision(self._environment, policy, message).run())
 
 
 class ExplainedDecision(Decision[Explanation]):
     """Decide a request, and explain the plan instead of claiming it."""
 
-    def __init__(self, environment: DecisionEnvironment, explained: ExplainRequest) -> None:
-        super().__init__(environment, _as_selection(explained), explained.hosts)
+    def __init__(self, environment: DecisionEnvironment, policy: DecisionPolicy, explained: ExplainRequest) -> None:
+        super().__init__(environment, policy, _as_selection(explained), explained.hosts)
         self._explained = explained
 
     def check_on_view(self) -> None:
