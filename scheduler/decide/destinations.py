@@ -63,7 +63,10 @@ def select(
     """
     check(message)
     policy = environment.policy
-    # A decision that runs again without a slow plug-in starts from the beginning.
+    if policy.plugin_failures.is_watched:
+        # A decision that runs again without a slow plug-in starts from the beginning: the abandoned thread may still
+        # use the search budget, which counts the time of one thread only.
+        refused_claims = None
     return policy.plugin_failures.run_watched(
         lambda: ClaimingDecision(environment, policy, writer, message, refused_claims).run()
     )

@@ -12,9 +12,12 @@ from support.scheduler.rig import OneScheduler, Rig
 
 from harness.waiting import wait_until
 from moorage import errors
-from moorage.model import RequestSpec
+from moorage.model import AllocationRequest, RequestSpec
 from moorage.plugin import Filter, Host
+from placement_store.candidates.search_budget import SearchBudget
+from scheduler.decide import destinations
 from scheduler.decide.environment import DecisionPolicy
+from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.plugin_failures import PluginFailures
 from scheduler.plugins.watch import PluginWatchdog
 
@@ -75,3 +78,34 @@ def test_requests_that_wait_while_a_policy_with_foreign_plugins_is_loaded_are_wa
         finally:
             first.opened.set()
             gate.opened.set()
+
+
+class OnCandidates(Filter):
+    """Filters candidates; it passes each, once it is opened."""
+
+    def __init__(self, *, is_open: bool) -> None:
+        super().__init__({})
+        self.opened = threading.Event()
+        if is_open:
+            self.opened.set()
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return True
+
+    def passes_candidate(self, host: Host, candidate: AllocationRequest, request: RequestSpec) -> bool:
+        return self.opened.wait(30)
+
+
+def test_a_decision_that_runs_again_without_a_slow_plugin_has_a_new_search_budget(
+    rig: Rig, watch: PluginWatchdog
+) -> None:
+    rig.add_hosts([1])
+    scheduler, closed = rig.scheduler(), OnCandidates(is_open=False)
+    put_in_force(scheduler, watch, skip=True, opened=OnCandidates(is_open=True), closed=closed)
+    shared = scheduler.endpoint._shared
+    # The abandoned run uses both steps of this budget.
+    claims = RefusedClaims(SearchBudget(steps=2))
+    try:
+        assert len(destinations.select(shared._environment, shared._writer, asked(), claims)) == 1
+    finally:
+        closed.opened.set()
