@@ -40,7 +40,12 @@ class FailureCounts:
             return dict(sorted(self._counts.items()))
 
     def count(self, plugin: str) -> None:
-        """Count one failure of a plug-in."""
+        """Count one failure of a plug-in, here and in the metric.
+
+        :param plugin: its kind and name, as ``filter rack``.
+        """
+        kind, _, name = plugin.rpartition(" ")
+        metrics.PLUGIN_FAILURES.labels(kind, name).inc()
         with self._lock:
             self._counts[plugin] += 1
             self._since_decided.add(plugin)
@@ -118,12 +123,14 @@ class PluginFailures:
     def handle(self, kind: str, name: str, fault: BaseException) -> None:
         """Count a failure, and skip the plug-in for the rest of the request or fail the request.
 
+        A decision that runs again without a plug-in does not count its time-out again.
+
         :param kind: ``filter``, ``weigher`` or ``request filter``.
         :raises BrokenPlugin: the request must fail.
         """
         plugin = f"{kind} {name}"
-        self._failure_counts.count(plugin)
-        metrics.PLUGIN_FAILURES.labels(kind, name).inc()
+        if self._watch is None or not self._watch.is_left_out(plugin):
+            self._failure_counts.count(plugin)
         error = _error(kind, name, fault)
         if not self.skip:
             LOG.error("The %s is broken", plugin, exc_info=fault)
