@@ -44,6 +44,9 @@ _AMOUNTS: Mapping[str, Callable[[Host | HostView], Amount]] = {
 _DEEPEST = 32
 #: The maximum number of names in a query. A name that no query has used before is looked up on every host.
 _MOST_NAMES = 32
+#: The maximum number of values that `=`, `<`, `<=`, `>` and `>=` of a query compare with, plus its `in`, each of which
+#: is one look-up. Each is made for every value that the hosts have: ten thousand hosts have ten thousand addresses.
+_MOST_COMPARISONS = 64
 
 
 class JsonQueryFilter(ConditionsFilter):
@@ -76,7 +79,17 @@ def _question(request: RequestSpec) -> Question | None:
     question = _read(query, path_of(_HINT), _DEEPEST)
     if len(set(_names(query))) > _MOST_NAMES:
         raise _wrong(path_of(_HINT), f"it has more than {_MOST_NAMES} names of hosts' values")
+    if _comparisons(query) > _MOST_COMPARISONS:
+        raise _wrong(path_of(_HINT), f"it makes more than {_MOST_COMPARISONS} comparisons")
     return question
+
+
+def _comparisons(query: Sequence[Any]) -> int:
+    """Return how many comparisons a valid query makes for a host."""
+    name, *operands = query
+    if name in ("not", "and", "or"):
+        return sum(map(_comparisons, operands))
+    return 1 if name == "in" else len(operands) - 1
 
 
 def _names(query: Sequence[Any]) -> Iterator[str]:
@@ -130,12 +143,9 @@ def _comparison(name: str, operands: Sequence[Any], path: str) -> Question:
         compare = _COMPARISONS[name][1]
     else:
         raise _wrong(path, f"{name} compares one $name, which comes first, with values")
-    join = any_of if name == "in" else _all_of
     known = variable[1:]
     if known not in _AMOUNTS:
-        return lambda asked: asked.where_attribute(
-            known, lambda found: bool(join(_compared(compare, found, value) for value in values))
-        )
+        return _comparison_of_attribute(known, None if name == "in" else compare, values)
     for place, value in enumerate(values, 2 if named == [0] else 1):
         if _kind(value) is not float:
             raise _wrong(f"{path}[{place}]", f"{variable} is compared with numbers")
@@ -143,7 +153,26 @@ def _comparison(name: str, operands: Sequence[Any], path: str) -> Question:
         if math.isnan(measured(value)):
             raise _wrong(f"{path}[{place}]", f"{variable} is compared with numbers of at most 308 digits")
     amount = _AMOUNTS[known]
+    join = any_of if name == "in" else _all_of
     return lambda asked: join(map(partial(compare, amount(asked)), values))
+
+
+def _comparison_of_attribute(name: str, compare: Comparison | None, values: Sequence[Any]) -> Question:
+    """Return a comparison of an attribute with all of these values; null for whether it is one of them."""
+    wanted = tuple((_kind(value), value) for value in values)
+    if compare is None:
+        equal = frozenset(wanted)
+        # A value of no kind equals none of them, and may have no hash.
+        return lambda asked: asked.where_attribute(
+            name, lambda found: (kind := _kind(found)) is not None and (kind, found) in equal
+        )
+
+    def holds(found: Any) -> bool:
+        # Values of different types are neither equal, nor more, nor less.
+        kind = _kind(found)
+        return kind is not None and all(kind is other and compare(found, value) for other, value in wanted)
+
+    return lambda asked: asked.where_attribute(name, holds)
 
 
 def _wrong(path: str, reason: str) -> errors.InvalidRequest:
@@ -151,14 +180,6 @@ def _wrong(path: str, reason: str) -> errors.InvalidRequest:
 
 
 # --- Asking ---------------------------------------------------------------------------------------------------------
-
-
-def _compared(compare: Comparison, known: Any, value: Any) -> bool:
-    """Compare an attribute with a value; values of different types are neither equal, nor more, nor less."""
-    kind = _kind(known)
-    if kind is None or kind is not _kind(value):
-        return False
-    return bool(compare(known, value))
 
 
 def _kind(value: Any) -> type | None:

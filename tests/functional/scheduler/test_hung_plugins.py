@@ -124,7 +124,9 @@ def stage(tmp_path: Path, install: Install) -> Iterator[Stage]:
 
 def failures() -> float:
     """Return the failures of the filter that the alert for broken plug-ins goes by."""
-    return metrics.REGISTRY.get_sample_value("moorage_plugin_failures_total", {"kind": "filter", "plugin": "hung"}) or 0.0
+    return (
+        metrics.REGISTRY.get_sample_value("moorage_plugin_failures_total", {"kind": "filter", "plugin": "hung"}) or 0.0
+    )
 
 
 def hanging(request_id: str, how: str = "waits") -> Any:

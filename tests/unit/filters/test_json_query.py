@@ -128,12 +128,30 @@ def test_without_a_query_all_hosts_pass() -> None:
             "",
             "it has more than 32 names",
         ),
+        (json.dumps(["=", "$a", *range(65)]), "", "it makes more than 64 comparisons"),
+        (json.dumps(["or", *(["in", "$a", 1, 2] for _ in range(65))]), "", "it makes more than 64 comparisons"),
     ],
 )
 def test_an_invalid_query_is_refused_with_its_path(query: str, place: str, reason: str) -> None:
     path, why = refusal(PLUGIN, hinted(query=query))
     assert path == f"$.scheduler_hints.query{place}"
     assert why.startswith(reason)
+
+
+def test_a_value_is_sought_among_many_in_one_step() -> None:
+    compared = 0
+
+    class Value(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return super().__eq__(other)
+
+    query = json.dumps(["in", "$host_ip", *(f"10.0.1.{number}" for number in range(250)), "10.0.0.1"])
+    assert passing(PLUGIN, attributes({"host_ip": Value("10.0.0.1")}), hinted(query=query)) == [0]
+    assert compared < 10
 
 
 def test_an_attribute_with_any_number_of_dots_is_found_in_few_lookups() -> None:
