@@ -115,8 +115,8 @@ class Evaluation:
         filters = [stage.plugin for stage in self.filtered.stages if stage.plugin is not None]
         asked: list[Filter | Weigher] = [*filters, *(each.plugin for each in self._contributions)]
         self._is_one_by_one = any(map(is_for_single_hosts, asked))
-        #: The first candidate that was found on each host, by row, unless the host has changed since.
-        self.candidates: dict[int, AllocationRequest] = {}
+        #: The first candidate of each host that was searched, by row, unless the host has changed since; null for none.
+        self.candidates: dict[int, AllocationRequest | None] = {}
         self._planned: Sequence[ChangedHosts] = ()
         self._note(view)
 

@@ -34,7 +34,7 @@ MAX_STEPS_ON_A_HOST = 10_000
 #: The number of hosts with an unfinished search at which the request fails: thousands of them would take too long.
 MAX_UNDECIDED_HOSTS = 5
 
-#: The maximum number of candidates remembered for later requests with an equal request spec. Arbitrary.
+#: The maximum number of hosts whose candidates are remembered for later requests with an equal request spec. Arbitrary.
 _REMEMBERED = 1_000
 
 #: Why a host that passed every filter is left out: it has no candidate, or the search for one was not finished.
@@ -144,7 +144,7 @@ class HostCandidates:
         self._steps = steps
         self._plain = only_resources(request)
         self._tried = tried
-        self._found: dict[int, AllocationRequest] | None = None
+        self._found: dict[int, AllocationRequest | None] | None = None
         #: The rows of hosts without a candidate.
         self.infeasible: set[int] = set()
         #: The rows on which the search was not finished, with its error: these hosts may have a candidate.
@@ -154,8 +154,11 @@ class HostCandidates:
         #: The infeasible rows whose last candidate was left out by a filter, with the filter's name.
         self.refused: dict[int, str] = {}
 
-    def remember_in(self, found: dict[int, AllocationRequest]) -> None:
-        """Use candidates that were found before, by row, and add new ones; the owner drops those of changed hosts."""
+    def remember_in(self, found: dict[int, AllocationRequest | None]) -> None:
+        """Use the results of earlier searches, and add new ones; the owner drops those of changed hosts.
+
+        :param found: the first candidate by row; null for a host without one.
+        """
         self._found = found
 
     def first(self, view: Snapshot, row: int) -> AllocationRequest | None:
@@ -165,28 +168,39 @@ class HostCandidates:
         """
         if row in self.infeasible:
             return None
-        node = view.hosts[row].compute_node_uuid
-        tried = self._tried.get(node, ())
+        tried = self._tried.get(view.hosts[row].compute_node_uuid, ())
         # Refusals concern this request only, and each request runs the filters again: then remember nothing.
         found = None if tried or self.filters is not None else self._found
         if found is not None and row in found:
-            return found[row]
-        if len(tried) < MAX_REFUSALS_OF_A_HOST:
-            try:
-                for candidate, refused_by in self._filtered(view, row):
-                    if refused_by is not None:
-                        self.refused[row] = refused_by
-                    elif not tried or amounts_of(candidate) not in tried:
-                        self.refused.pop(row, None)
-                        if found is not None and len(found) < _REMEMBERED:
-                            found[row] = candidate
-                        return candidate
-            except errors.SearchBoundReached as fault:
-                self.undecided[row] = fault
-                if len(self.undecided) >= MAX_UNDECIDED_HOSTS or self.budget.is_spent:
-                    self.is_given_up = True
-                    raise
-        self.infeasible.add(row)
+            candidate = found[row]
+        else:
+            candidate = self._first_untried(view, row, tried)
+            # An unfinished search does not show that there is none.
+            if found is not None and row not in self.undecided and len(found) < _REMEMBERED:
+                found[row] = candidate
+        if candidate is None:
+            self.infeasible.add(row)
+        return candidate
+
+    def _first_untried(self, view: Snapshot, row: int, tried: Collection[Amounts]) -> AllocationRequest | None:
+        """Search for the first candidate of a host that was not tried; None, if there is none or none was found.
+
+        :raises SearchBoundReached: the search was not finished on too many hosts, or the budget is spent.
+        """
+        if len(tried) >= MAX_REFUSALS_OF_A_HOST:
+            return None
+        try:
+            for candidate, refused_by in self._filtered(view, row):
+                if refused_by is not None:
+                    self.refused[row] = refused_by
+                elif not tried or amounts_of(candidate) not in tried:
+                    self.refused.pop(row, None)
+                    return candidate
+        except errors.SearchBoundReached as fault:
+            self.undecided[row] = fault
+            if len(self.undecided) >= MAX_UNDECIDED_HOSTS or self.budget.is_spent:
+                self.is_given_up = True
+                raise
         return None
 
     def first_in_time(self, view: Snapshot, row: int) -> AllocationRequest | None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support.scheduler.builders import funnel, host_cache, host_row, inventory, provider, select, spec
-from support.scheduler.trees import groups, host_cache_of, host_with, node, provider_uuid
+from support.scheduler.trees import child, groups, host_cache_of, host_with, node, provider_uuid
 
 from moorage import errors
 from moorage.model import AllocationRequest, ResourceGroup
@@ -115,6 +115,32 @@ def test_an_unfinished_search_does_not_show_that_a_host_is_infeasible() -> None:
     with pytest.raises(errors.SearchBoundReached):
         hasty.first(view, MAX_UNDECIDED_HOSTS - 1)
     assert HostCandidates(asked.resource_request, {}).first(view, 0) is not None
+
+
+def test_a_host_without_a_candidate_is_not_searched_again_before_it_changes() -> None:
+    planner = Planner(funnel(), 1)
+    asked: dict[str, Any] = {"groups": groups(g1={"VGPU": 2}, g2={"VGPU": 2}, g3={"VGPU": 2}), "group_policy": "none"}
+    broken_up = [{"VGPU": 3}, {"VGPU": 3}, {"VGPU": 1}]
+    shown = host_cache_of(*host_with(0, broken_up, **BASE), *host_with(1, broken_up, **BASE), hosts=2)
+
+    def planned(request_id: str, budget: SearchBudget | None = None) -> DestinationPlan | NoHost:
+        refused_claims = RefusedClaims(budget or SearchBudget())
+        return planner.plan(shown.snapshot(), select(request_id, **asked), refused_claims)
+
+    def no_search() -> SearchBudget:
+        return SearchBudget(steps=0)
+
+    # A search that was not finished shows nothing.
+    with pytest.raises(errors.SearchBoundReached):
+        planned("r0", no_search())
+    first = planned("r1")
+    again = planned("r2", no_search())
+    assert isinstance(first, NoHost)
+    assert isinstance(again, NoHost)
+    assert again.host_candidates.infeasible == first.host_candidates.infeasible == {0, 1}
+    assert not again.host_candidates.undecided
+    shown.update(providers=[child(0, 3, seq=1, VGPU=2)])
+    assert hosts_of(planned("r3")) == ["host0"]
 
 
 def test_an_unfinished_search_for_alternates_keeps_the_chosen_host() -> None:
