@@ -1,10 +1,10 @@
 """The nodes of the hosts that a change of a host aggregate affects: their locks, and the checks of their zones."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, or_, select
+from sqlalchemy import Connection, Select, or_, select
 
 from moorage import errors
 from moorage.model import ZONE_KEY, AggregateHost, HostAggregate
@@ -84,12 +84,12 @@ def refuse_zone_change_with_servers(
         zones = [_zone(node, others, own.get(node.host)) for own in given]
         if node.provider_id is not None and zones[0] != zones[1]:
             changed[node.provider_id] = (node, zones[0], zones[1])
-    # One query for all nodes whose zone would change; the error names the first of them.
-    placed: dict[int, list[str]] = {}
-    for uuid, root_id in _placed(connection, changed):
-        placed.setdefault(root_id, []).append(uuid)
-    for root_id, uuids in sorted(placed.items()):
+    # The error names the first of these nodes with servers: the nodes are locked, and may have very many servers.
+    table = consumers.c
+    first = _placed(table.root_provider_id).order_by(table.root_provider_id).limit(1)
+    for (root_id,) in bulk.select_in(connection, first, table.root_provider_id, sorted(changed)):
         node, was, would_be = changed[root_id]
+        uuids = connection.scalars(_placed(table.uuid).where(table.root_provider_id == root_id)).all()
         named = ", ".join(sorted(uuids)[:_NAMED]) + (f" and {len(uuids) - _NAMED} more" if len(uuids) > _NAMED else "")
         raise errors.InvalidState(
             reason=f"host {node.host.service_host} would go from zone {was} to {would_be} with {named} on it"
@@ -127,15 +127,11 @@ def _zone(node: Node, others: Mapping[AggregateHost, AssignedZone], own: str | N
     return node.reported_zone if other is None else other.zone
 
 
-def _placed(connection: Connection, root_ids: Collection[int]) -> Iterator[tuple[str, int]]:
-    """Yield the consumers placed on these nodes: servers, and migrations, whose servers may have to return."""
-    # SELECT uuid, root_provider_id FROM consumers
-    #  WHERE root_provider_id IN (...) AND (consumer_type IS NULL OR consumer_type <> 'RESIDUE')
-    table = consumers.c
-    query = select(table.uuid, table.root_provider_id).where(
-        or_(table.consumer_type.is_(None), table.consumer_type != RESIDUE)
-    )
-    yield from bulk.select_in(connection, query, table.root_provider_id, sorted(root_ids))
+def _placed(column: Any) -> Select[Any]:
+    """Return the query for consumers that can be placed: servers, and migrations, whose servers may have to return."""
+    # SELECT column FROM consumers WHERE (consumer_type IS NULL OR consumer_type <> 'RESIDUE')
+    kind = consumers.c.consumer_type
+    return select(column).where(or_(kind.is_(None), kind != RESIDUE))
 
 
 def _nodes(connection: Connection, affected: Iterable[AggregateHost]) -> list[Node]:

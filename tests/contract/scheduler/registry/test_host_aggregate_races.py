@@ -8,10 +8,12 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
+from msgspec import structs
 from sqlalchemy import Connection, text
+from support.databases.rows_read import rows_read
 from support.placement_store.builders import at_once
 from support.scheduler.aggregate_builders import Aggregates, host_rows, provider
-from support.scheduler.builders import CELLS
+from support.scheduler.builders import CELLS, select
 from support.scheduler.rig import Rig, node_uuid, report
 
 from moorage import errors, ids
@@ -25,12 +27,13 @@ from moorage.messages import (
     SetAggregates,
     SetHost,
 )
+from moorage.model import ZONE_KEY, AggregateHost, HostAggregate
 from placement_store.db.retries import retry_on_stale_read
 from placement_store.providers import aggregates as provider_aggregates
 from placement_store.providers import create as new_providers
 from placement_store.providers.create import NewProvider
 from scheduler.registry import hosts, reports
-from scheduler.registry.aggregates import changes
+from scheduler.registry.aggregates import changes, nodes
 
 ROUNDS = 6
 ZONES = ("east", "west")
@@ -304,3 +307,30 @@ def _aggregates_of(rig: Rig, node: str) -> set[str] | None:
     with suppress(errors.ProviderNotFound):
         return set(rig.placement.call(GetResourceProvider(uuid=node)).aggregates)
     return None
+
+
+@ON_MARIADB
+def test_the_servers_of_only_one_host_are_read_while_the_nodes_of_all_are_locked(rig: Rig) -> None:
+    rig.add_hosts(range(4), vcpus=40)
+    scheduler, small = rig.scheduler(), {"vcpus": 1, "memory_mb": 1, "root_gb": 0}
+    servers = [select(f"on {number}", 30, force_hosts=(f"host{number}",), **small) for number in range(1, 4)]
+    for message in servers:
+        scheduler.select(message)
+    affected = tuple(AggregateHost(service_host=f"host{number}", cell_uuid=CELLS[0]) for number in range(4))
+    before = HostAggregate(uuid=ids.fresh(), name="east", hosts=affected)
+    after = structs.replace(before, metadata={ZONE_KEY: "east"})
+
+    def refusal(connection: Connection) -> str:
+        found = nodes.lock(connection, affected, with_providers=True)
+        with pytest.raises(errors.InvalidState) as caught:
+            nodes.refuse_zone_change_with_servers(connection, found, {}, before, after)
+        return caught.value.reason
+
+    def locking(connection: Connection) -> None:
+        nodes.lock(connection, affected, with_providers=True)
+
+    reason, read = rows_read(rig.database, refusal, writing=True)
+    _, by_locking = rows_read(rig.database, locking, writing=True)
+    named = ", ".join(sorted(servers[0].instance_uuids)[:5])
+    assert reason == f"host host1 would go from zone nova to east with {named} and 25 more on it"
+    assert read - by_locking < 40
