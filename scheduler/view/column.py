@@ -57,9 +57,11 @@ class Column(Generic[S]):
     def resize(self, length: int) -> None:
         """Cut off rows at the end, or add rows with the fill value."""
         if length < self._length:
-            # The rows that are cut off may be written again later, while a reader still has them.
-            self._unshare()
-            self._buffer[length:] = self._fill
+            # The rows that are cut off may be written again later, while a reader still has them. Without a reader,
+            # nothing is copied: each of thousands of removed hosts cuts off one row.
+            if self._shared is not None and length < len(self._shared):
+                self._unshare()
+            self._buffer[length : self._length] = self._fill
         elif length > len(self._buffer):
             grown = np.full(max(length, 2 * len(self._buffer)), self._fill, dtype=self._buffer.dtype)
             grown[: self._length] = self._buffer[: self._length]

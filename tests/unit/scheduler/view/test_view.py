@@ -50,6 +50,18 @@ def test_a_frozen_column_never_changes(steps: list[tuple[str, int, int]]) -> Non
         assert not array.flags.writeable
 
 
+def test_a_column_is_copied_at_most_once_while_rows_are_cut_off_one_by_one() -> None:
+    column = Column(np.int64, 7)
+    column.resize(1000)
+    column.frozen()
+    buffers = [column._buffer]
+    for length in range(999, 900, -1):
+        column.resize(length)
+        if column._buffer is not buffers[-1]:
+            buffers.append(column._buffer)
+    assert len(buffers) == 2
+
+
 def test_a_host_shows_what_its_provider_has_whichever_was_read_first() -> None:
     host = host_row(1)
     first = host_cache([host], [])
