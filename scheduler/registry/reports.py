@@ -58,13 +58,16 @@ def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
     cells.by_uuid(connection, message.cell_uuid)
     if message.numbers and len(message.numbers) != len(message.hosts):
         raise errors.InvalidRequest(path="$.numbers", reason="not one number for each host")
-    # Write the descriptions before the heartbeats: then a host that this report adds is not reported as unknown.
     alive = frozenset(message.alive)
+    if alive and not cells.takes_heartbeats(connection, message.cell_uuid, message.alive_at):
+        # This report was overtaken by a newer one. A host that it adds may have been deleted since, so it is not up.
+        alive = frozenset()
+    # Write the descriptions before the heartbeats: then a host that this report adds is not reported as unknown.
     newer: list[NumberedDescription] = []
     unknown: list[str] = []
     if message.hosts:
         newer = _describe(connection, message, alive)
-    if alive and cells.takes_heartbeats(connection, message.cell_uuid, message.alive_at):
+    if alive:
         unknown = _heartbeat(connection, message.cell_uuid, alive)
     if message.loads:
         loads.write(connection, message.cell_uuid, message.loads, message.loads_at)

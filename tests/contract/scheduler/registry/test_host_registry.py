@@ -10,7 +10,7 @@ from support.scheduler.builders import CELLS
 from support.scheduler.rig import Rig, report
 
 from moorage import errors
-from moorage.messages import HostsRegistered, ListHosts, NumberedDescription, ReportHosts
+from moorage.messages import DeleteHost, HostsRegistered, ListHosts, NumberedDescription, ReportHosts
 from moorage.messages.wire import decode_strictly, encode
 from moorage.model import HostState
 from placement_store.db import change_feed
@@ -157,6 +157,20 @@ def test_late_heartbeats_do_not_bring_a_host_up(rig: Rig) -> None:
     assert [state.up for state in states(rig).values()] == [False, True]
     alive(rig, 20.0, "host1")
     assert [state.up for state in states(rig).values()] == [True, True], "the cell's clock was set back"
+
+
+def test_a_late_report_registers_a_host_that_is_down(rig: Rig) -> None:
+    numbered(rig, 1, "a", alive=("host1",), alive_at=100.0)
+    alive(rig, 110.0, "host2")
+    rig.shift_heartbeats(-100)
+    assert sweep(rig) == ["host1"]
+    rig.registry.delete_host(DeleteHost(request_id=rig.fresh(), service_host="host1"))
+
+    assert numbered(rig, 1, "a", alive=("host1",), alive_at=105.0) == HostsRegistered()
+
+    assert not states(rig)["host1"].up
+    alive(rig, 120.0, "host1")
+    assert states(rig)["host1"].up
 
 
 def test_the_answer_to_heartbeats_names_unknown_hosts(rig: Rig) -> None:
