@@ -64,6 +64,18 @@ def test_each_filter_gets_the_result_of_the_previous_one() -> None:
     assert found.root_required == ("CUSTOM_A", "CUSTOM_B")
 
 
+class WithoutReason(RequestRefused):
+    """A refusal whose reason is never set."""
+
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("refusal", [RequestRefused(None), RequestRefused(""), WithoutReason()])  # type: ignore[arg-type]
+def test_a_refusal_without_a_reason_gets_one(refusal: RequestRefused) -> None:
+    assert narrowing(raising(refusal)).narrow(asked(), view(), 0.0) == Refusal("n0", "was refused")
+
+
 def test_an_invalid_request_is_refused_with_its_path_in_the_message() -> None:
     fault = errors.InvalidRequest(path="$.flavor.extra_specs['a']", reason="no such thing")
     with pytest.raises(errors.InvalidRequest) as caught:
