@@ -47,7 +47,7 @@ def _required(request: RequestSpec) -> Iterator[tuple[str, Requirement]]:
     for key, text in request.flavor.extra_specs.items():
         if key.startswith(_SCOPE):
             if not (name := key.removeprefix(_SCOPE)):
-                raise errors.InvalidRequest(path=path_of(key), reason=f"no metadata is named after {_SCOPE}")
+                raise errors.InvalidRequest(path=path_of(key), reason=f"a name is missing after {_SCOPE}")
             yield name, requirement(text, path_of(key))
 
 

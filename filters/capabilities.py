@@ -65,7 +65,7 @@ def _required(request: RequestSpec) -> Iterator[tuple[str, str, Requirement]]:
         if key == _ADDRESS_BITS:
             yield key, _HOST_ADDRESS_BITS, requirement(f">= {text}", path_of(key))
         elif colon and not name:
-            raise errors.InvalidRequest(path=path_of(key), reason=f"no capability is named after {scope}:")
+            raise errors.InvalidRequest(path=path_of(key), reason=f"a name is missing after {scope}:")
         elif colon:
             yield key, name.replace(":", "."), requirement(text, path_of(key))
         else:

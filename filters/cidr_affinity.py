@@ -54,7 +54,7 @@ def _network(request: RequestSpec) -> Network | None:
     cidr = request.scheduler_hints.get(_CIDR, "").strip()
     if not text:
         if cidr:
-            raise errors.InvalidRequest(path=path_of(_CIDR), reason=f"it says how near, and {_NEAR} does not say what")
+            raise errors.InvalidRequest(path=path_of(_CIDR), reason=f"it needs {_NEAR}, which is missing")
         return None
     try:
         near = ipaddress.ip_address(text)

@@ -147,7 +147,7 @@ class ActivePolicy:
             except errors.MoorageError as fault:
                 return self._refuse(before, str(fault))
             except Exception as fault:  # anything that a file or a plug-in's constructor may raise: the old one stays
-                LOG.debug("The reloaded configuration is beyond understanding", exc_info=True)
+                LOG.debug("The reloaded configuration cannot be loaded", exc_info=True)
                 return self._refuse(before, f"{type(fault).__name__}: {fault}")
             # Nothing can fail from here on: decisions and `show` get the new policy together.
             with self._lock:

@@ -54,7 +54,7 @@ def cpu_settings(request: RequestSpec) -> CpuSettings | None:
     if not settings.paths:
         return None
     if settings.vcpus > _MOST_CPUS:
-        reason = f"the flavor has {settings.vcpus} CPUs, and of more than {_MOST_CPUS} nothing can be said"
+        reason = f"the flavor has {settings.vcpus} CPUs, and with CPU settings at most {_MOST_CPUS} are allowed"
         raise errors.InvalidRequest(path=settings.paths[0], reason=reason)
     dedicated = _dedicated(settings)
     threads, emulator = _threads(settings), settings.one_of(_EMULATOR)
@@ -62,7 +62,7 @@ def cpu_settings(request: RequestSpec) -> CpuSettings | None:
     if not dedicated:
         for setting in (threads, isolated):
             if setting is not None:
-                raise setting.wrong("there are no dedicated CPUs that it could be about")
+                raise setting.wrong("it is only for dedicated CPUs, and there are none")
     return CpuSettings(
         path=settings.paths[0],
         dedicated=dedicated,
@@ -103,7 +103,7 @@ class _Settings:
         """Return a setting that must have one of a few values."""
         setting = (self.of_image if of_image else self.of_flavor).get(name)
         if setting is not None and setting.value not in _VALUES[name]:
-            raise setting.wrong(f"{setting.value!r:.60} is none of {', '.join(_VALUES[name])}")
+            raise setting.wrong(f"{setting.value!r:.60} is not one of {', '.join(_VALUES[name])}")
         return setting
 
     def by_node(self, name: str, count: int) -> list[_Setting] | None:
@@ -114,9 +114,9 @@ class _Settings:
             }
             for number, setting in found.items():
                 if number not in map(str, range(count)):
-                    raise setting.wrong(f"there is no NUMA node {number}: {count} are asked for")
+                    raise setting.wrong(f"there is no NUMA node {number}: the request has {count}")
             if found and len(found) < count:
-                raise next(iter(found.values())).wrong("it must be said for each of the NUMA nodes, or for none")
+                raise next(iter(found.values())).wrong("it must be set for each of the NUMA nodes, or for none")
             if found:
                 return [found[str(number)] for number in range(count)]
         return None
@@ -129,13 +129,13 @@ def _dedicated(settings: _Settings) -> frozenset[int]:
     policy, mask = _policy(settings), settings.of_flavor.get(_MASK)
     if policy is not None and policy.value == "mixed":
         if mask is None:
-            raise policy.wrong(f"which of the CPUs are dedicated is to be said by hw:{_MASK}")
+            raise policy.wrong(f"hw:{_MASK} must name the dedicated CPUs")
         chosen = _cpu_set(mask, settings.vcpus)
         if not 0 < len(chosen) < settings.vcpus:
-            raise mask.wrong("of mixed CPUs some are dedicated and some are not")
+            raise mask.wrong("with mixed CPUs, some must be dedicated and some not")
         return chosen
     if mask is not None:
-        raise mask.wrong("only mixed CPUs have one")
+        raise mask.wrong("it is only for mixed CPUs")
     dedicates = policy is not None and policy.value == "dedicated"
     return frozenset(range(settings.vcpus)) if dedicates else frozenset()
 
@@ -154,7 +154,7 @@ def _threads(settings: _Settings) -> _Setting | None:
     if flavor is None or flavor.value == "prefer":
         return image or flavor
     if image is not None and image.value != flavor.value:
-        raise image.wrong(f"the flavor says {flavor.value}")
+        raise image.wrong(f"the flavor has {flavor.value}")
     return flavor
 
 
@@ -184,7 +184,7 @@ def _nodes(settings: _Settings) -> list[tuple[frozenset[int], int]]:
     if setting is None:
         for name, orphan in (*settings.of_flavor.items(), *settings.of_image.items()):
             if name.startswith((f"{_CPUS}.", f"{_MEMORY}.")):
-                raise orphan.wrong(f"only where hw:{_NODES} says how many NUMA nodes there are")
+                raise orphan.wrong(f"it needs hw:{_NODES}, the number of NUMA nodes")
         return []
     most = min(settings.vcpus, MAX_GROUPS)
     if not _NUMBER.fullmatch(setting.value) or not 1 <= int(setting.value) <= most:
@@ -198,16 +198,16 @@ def _cpus(settings: _Settings, nodes: _Setting, count: int) -> list[frozenset[in
     if given is None:
         share, rest = divmod(settings.vcpus, count)
         if rest:
-            raise nodes.wrong(f"{settings.vcpus} CPUs cannot be shared equally: say hw:{_CPUS}.0 and so on")
+            raise nodes.wrong(f"{settings.vcpus} CPUs cannot be shared equally: set hw:{_CPUS}.0 and so on")
         return [frozenset(range(number * share, (number + 1) * share)) for number in range(count)]
     chosen = [_cpu_set(setting, settings.vcpus) for setting in given]
     taken: set[int] = set()
     for setting, numbers in zip(given, chosen, strict=True):
         if not numbers or taken & numbers:
-            raise setting.wrong("each NUMA node has CPUs, and each CPU is of one NUMA node")
+            raise setting.wrong("each NUMA node must have CPUs, and each CPU must be in one NUMA node")
         taken |= numbers
     if len(taken) < settings.vcpus:
-        raise given[-1].wrong(f"{settings.vcpus - len(taken)} of {settings.vcpus} CPUs are of no NUMA node")
+        raise given[-1].wrong(f"{settings.vcpus - len(taken)} of {settings.vcpus} CPUs are in no NUMA node")
     return chosen
 
 
@@ -216,7 +216,7 @@ def _memory(settings: _Settings, nodes: _Setting, count: int) -> list[int]:
     if given is None:
         share, rest = divmod(settings.memory_mb, count)
         if rest:
-            raise nodes.wrong(f"{settings.memory_mb} MiB cannot be shared equally: say hw:{_MEMORY}.0 and so on")
+            raise nodes.wrong(f"{settings.memory_mb} MiB cannot be shared equally: set hw:{_MEMORY}.0 and so on")
         return [share] * count
     for setting in given:
         if not _NUMBER.fullmatch(setting.value) or int(setting.value) < 1:

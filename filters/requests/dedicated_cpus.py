@@ -80,5 +80,5 @@ def _refuse_amounts(request: RequestSpec, settings: CpuSettings) -> None:
     for key in request.flavor.extra_specs:
         if re.fullmatch(rf"resources[^:]*:({classes})", key):
             raise errors.InvalidRequest(
-                path=extra_spec(key), reason=f"that is what {settings.path} stands for: say either of them"
+                path=extra_spec(key), reason=f"{settings.path} requests this class already: leave out one of the two"
             )

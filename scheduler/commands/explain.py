@@ -99,12 +99,12 @@ class Explain(Configured, ShowOne):
             return BAD_INPUT
         except errors.MoorageError as fault:
             advice = f" {fault.advice}" if isinstance(fault, errors.BrokenPlugin) else ""
-            sys.stderr.write(f"It could not be found out: {fault}{advice}\n")
+            sys.stderr.write(f"It is unknown whether there is a host: {fault}{advice}\n")
             return NOT_KNOWN
         except Exception as fault:  # else the exit status would be 1, which means that there is no host
             if self.app.options.debug:
                 raise
-            sys.stderr.write(f"It could not be found out: {type(fault).__name__}: {fault}\n")
+            sys.stderr.write(f"It is unknown whether there is a host: {type(fault).__name__}: {fault}\n")
             return NOT_KNOWN
         return self._status
 

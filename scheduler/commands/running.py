@@ -55,7 +55,7 @@ def behind(conf: cfg.ConfigOpts, clients: Clients, seconds: float) -> dict[str, 
     try:
         answers = ask(conf, clients, CatchUpView(patience=min(seconds * _PATIENCE, _MAX_PATIENCE)))
     except errors.MoorageError as fault:
-        return {"(which there are is not known)": str(fault)}
+        return {"(the running schedulers are unknown)": str(fault)}
     failures = {}
     for name, answer in answers.items():
         if isinstance(answer, errors.MoorageError):

@@ -65,7 +65,7 @@ class Sweep:
             if begun - since >= self._down_after:
                 silent = self._database.write(lambda connection: hosts.mark_down(connection, self._down_after))
                 if silent:
-                    LOG.warning("Down, for want of a heartbeat in %s s: %s", self._down_after, _listed(silent))
+                    LOG.warning("Down, without a heartbeat for %s s: %s", self._down_after, _listed(silent))
         except errors.Unavailable:
             self._reachable_since = None
             raise

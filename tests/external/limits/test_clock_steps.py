@@ -72,7 +72,7 @@ def test_if_the_clock_of_the_database_is_set_no_host_is_set_down_and_nothing_is_
     after = standing.show()
     assert (after.state, after.host, after.claim_id) == (before.state, before.host, before.claim_id)
     check(cloud, [standing], 60.0)
-    assert "Down, for want of a heartbeat" not in cloud.log("scheduler")
+    assert "Down, without a heartbeat" not in cloud.log("scheduler")
     wait_until(lambda: all(host.up for host in cloud.call("scheduler", ListHosts())), "all hosts to be up")
     delete([standing])
     check(cloud, [], 60.0)

@@ -235,7 +235,7 @@ def test_an_error_of_the_command_itself_ends_with_3(capsys: pytest.CaptureFixtur
     shell.options = argparse.Namespace(debug=False)
     command = OutOfInk(shell, None, "explain")
     assert command.run(command.get_parser("moorage explain").parse_args(SIZE)) == 3
-    assert capsys.readouterr().err == "It could not be found out: RuntimeError: out of ink\n"
+    assert capsys.readouterr().err == "It is unknown whether there is a host: RuntimeError: out of ink\n"
 
 
 def test_without_an_answer_of_a_scheduler_the_command_ends_with_3(
@@ -244,4 +244,4 @@ def test_without_an_answer_of_a_scheduler_the_command_ends_with_3(
     file = tmp_path / "moorage.conf"
     file.write_text(f"[DEFAULT]\ntransport_url = inproc://{ids.fresh()}/\n[rpc]\ncall_timeout = 0.2\n")
     assert main(["--config-file", str(file), "explain", *SIZE]) == 3
-    assert "could not be found out" in capsys.readouterr().err
+    assert "It is unknown whether there is a host" in capsys.readouterr().err

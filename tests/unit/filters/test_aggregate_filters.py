@@ -58,7 +58,8 @@ def test_an_unknown_operator_is_refused_with_its_path() -> None:
     path, reason = refusal(AggregateExtraSpecsFilter({}), flavored(aggregate_instance_extra_specs__ssd="<is> true"))
     assert path == "$.flavor.extra_specs['aggregate_instance_extra_specs:ssd']"
     assert reason.startswith("<is> is no operator")
-    assert "no metadata" in refusal(AggregateExtraSpecsFilter({}), flavored(aggregate_instance_extra_specs__="x"))[1]
+    nameless = flavored(aggregate_instance_extra_specs__="x")
+    assert "a name is missing" in refusal(AggregateExtraSpecsFilter({}), nameless)[1]
 
 
 @pytest.mark.parametrize(

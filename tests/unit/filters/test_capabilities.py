@@ -63,7 +63,7 @@ def test_the_filter_applies_only_to_flavors_that_require_capabilities() -> None:
     [
         ({"capabilities__gpu": "<is> a100"}, "$.flavor.extra_specs['capabilities:gpu']", "<is> is no operator"),
         ({"ssd": ">= fast"}, "$.flavor.extra_specs['ssd']", "'fast' is no number"),
-        ({"capabilities__": "x"}, "$.flavor.extra_specs['capabilities:']", "no capability is named"),
+        ({"capabilities__": "x"}, "$.flavor.extra_specs['capabilities:']", "a name is missing"),
         ({"hw__maxphysaddr_bits": "all"}, "$.flavor.extra_specs['hw:maxphysaddr_bits']", "'all' is no number"),
     ],
 )

@@ -95,7 +95,7 @@ def test_hosts_in_the_network_around_an_address_pass(near: str, cidr: str | None
         ({"build_near_host_ip": "10.0.0.1", "cidr": "wide"}, "cidr", "'wide' is no prefix length"),
         ({"build_near_host_ip": "10.0.0.1", "cidr": "/-1"}, "cidr", "'/-1' is no prefix length"),
         ({"build_near_host_ip": "2001:db8::1", "cidr": "/129"}, "cidr", "'/129' is no prefix length"),
-        ({"cidr": "/24"}, "cidr", "it says how near, and build_near_host_ip does not say what"),
+        ({"cidr": "/24"}, "cidr", "it needs build_near_host_ip, which is missing"),
     ],
 )
 def test_an_invalid_network_is_refused(hints: dict[str, str], path: str, reason: str) -> None:

@@ -110,6 +110,6 @@ def test_the_line_about_a_silent_cell_has_a_limited_length(world: World, caplog:
     world.passes(2 * DOWN_AFTER + world.sweep.interval)
     assert world.rig.up() == []
     [line] = [record.getMessage() for record in caplog.records if record.name == "scheduler.registry.sweep"]
-    assert line.startswith("Down, for want of a heartbeat in 60.0 s: host1, host10, host100, ")
+    assert line.startswith("Down, without a heartbeat for 60.0 s: host1, host10, host100, ")
     assert line.endswith(" and 152 more")
     assert len(line) < 600
