@@ -15,6 +15,7 @@ from placement_store.allocations import consumers
 from placement_store.allocations.consumers import Holding, Pair
 from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import isolated_groups
+from placement_store.db import change_feed
 from placement_store.db.names import ResourceClassNames, TraitNames
 from placement_store.db.retries import StaleRead
 from placement_store.db.store import reads, writes
@@ -77,10 +78,13 @@ def carry_out(connection: Connection, message: ReshapeByInstructions, names: Res
     if isinstance(changes, errors.MoorageError):
         raise changes
     # From here on the tree cannot change: create the children, then write inventories and allocations together.
-    numbers = {one.uuid: one.id for one in tree.providers.values()} | _create(connection, changes.new)
+    created = _create(connection, changes.new)
+    numbers = {one.uuid: one.id for one in tree.providers.values()} | created
     pairs = {pair: (numbers[pair[0]], names.id_of(pair[1], connection)) for pair in changes.inventories}
     wanted = _wanted(connection, {pairs[pair]: inventory for pair, inventory in changes.inventories.items()})
     reshape.write(connection, wanted, _changes(connection, changes, pairs, numbers), names)
+    # A child that gets no inventory is not recorded by the write, but may be the parent of one that does.
+    change_feed.record(connection, provider_ids=created.values())
     return changes.as_plan()
 
 
@@ -94,7 +98,10 @@ def _planned(tree: ReshapeTree, message: ReshapeByInstructions) -> InstructedCha
 
 
 def _create(connection: Connection, new: Sequence[NewChild]) -> dict[str, int]:
-    """Create the children with their traits and aggregates, without inventories; return their ids by uuid."""
+    """Create the children with their traits and aggregates, without inventories; return their ids by uuid.
+
+    The caller writes the feed.
+    """
     if not new:
         return {}
     created = new_providers.create(

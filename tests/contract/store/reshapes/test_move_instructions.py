@@ -9,6 +9,7 @@ from support.placement_store.reshape_builders import Move, Reshaping, child, dea
 
 from moorage import errors, ids
 from moorage.model import Inventory
+from placement_store.db import change_feed
 from placement_store.db.names import TraitNames
 from placement_store.providers import aggregates, traits
 from placement_store.schema import resource_providers
@@ -132,6 +133,18 @@ def test_only_changed_providers_are_written_and_recorded_in_the_change_feed(
     assert store.changes() == changes + 2
     assert len(rows.items() & store.rows().items()) == 2
     assert store.held(uuid) == {node: {"VCPU": 1}, gpu1: {"VGPU": 1}, pool: {"DISK_GB": 5}}
+
+
+def test_a_new_child_without_inventories_is_recorded_in_the_change_feed(
+    store: Store, reshaping: Reshaping, node: str
+) -> None:
+    last = store.database.read(change_feed.newest)
+
+    reshaping.move((node, {"VGPU": 8}, "gpu"), providers=(child("numa", node), child("gpu", "numa")))
+
+    recorded = store.database.read(lambda connection: change_feed.changes_since(connection, last)).provider_seqs
+    query = select(resource_providers.c.id)
+    assert recorded.keys() == set(store.database.read(lambda connection: connection.scalars(query).all()))
 
 
 def test_a_repeated_reshape_is_carried_out_once_and_gets_its_stored_answer(
