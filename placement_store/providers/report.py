@@ -71,11 +71,11 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
         providers.compare_generation(row, one.generation)
         if not known[one.uuid].stands_as(row):
             raise StaleRead
-    # Deletions first: a new provider may take the name of a deleted one.
+    # Deletions first and new providers last: a name may pass from a deleted or renamed provider to another one.
     trees.remove(connection, gone)
+    renamed_ids = trees.rename(connection, {known[one.uuid].id: one.name for one in renamed})
     created = _create(connection, new)
     ids = created | {one.uuid: known[one.uuid].id for one in old}
-    renamed_ids = trees.rename(connection, {ids[one.uuid]: one.name for one in renamed})
     filled_ids = _fill(connection, [*changed, *filter(_has_anything, new)], wanted, ids, names)
     providers.bump_generations(connection, renamed_ids - filled_ids, by=0)
     providers.bump_generations(connection, filled_ids, by=1)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from msgspec import UNSET
 from sqlalchemy import Connection, select
 
-from moorage import errors
+from moorage import errors, ids
 from moorage.messages import DeleteResourceProvider, UpdateResourceProvider
 from placement_store.db import bulk, change_feed
 from placement_store.db.retries import StaleRead, stale_if_taken
@@ -55,19 +55,22 @@ def update(connection: Connection, message: UpdateResourceProvider, *, may_leave
 def rename(connection: Connection, names: Mapping[int, str]) -> set[int]:
     """Rename providers by id, whose rows are locked; return the ids of the providers whose name has changed.
 
-    The caller bumps ``seq`` and writes the feed.
+    A name may pass from one of them to another. The caller bumps ``seq`` and writes the feed.
 
-    :raises AlreadyExists: a name belongs to another provider.
+    :raises AlreadyExists: a name belongs to a provider that is not renamed.
     :raises StaleRead: a concurrent transaction has taken one of the names; a new transaction finds its provider.
     """
     table = resource_providers
     query = select(table.c.id, table.c.name)
     present = {row.id: row.name for row in bulk.select_in(connection, query, table.c.id, sorted(names))}
     new = {id_: name for id_, name in names.items() if present.get(id_) != name}
-    for row in bulk.select_in(connection, query, table.c.name, sorted(new.values())):
-        raise errors.AlreadyExists(kind="resource provider", name=row.name)
+    holders = {row.id: row.name for row in bulk.select_in(connection, query, table.c.name, sorted(new.values()))}
+    for id_ in sorted(holders.keys() - new.keys()):
+        raise errors.AlreadyExists(kind="resource provider", name=holders[id_])
+    # Names are unique at each statement: a name that passes to another provider is given up first.
+    given_up = {id_: ids.fresh() for id_ in holders}
     with stale_if_taken():
-        for id_, name in sorted(new.items()):
+        for id_, name in [*sorted(given_up.items()), *sorted(new.items())]:
             connection.execute(table.update().where(table.c.id == id_).values(name=name))
     return set(new)
 
@@ -152,20 +155,20 @@ def remove(connection: Connection, uuids: Mapping[int, str]) -> None:
     :raises ProviderInUse: one of them has allocations.
     :raises ProviderHasChildren: one of them has a child that is not among them.
     """
-    ids = sorted(uuids)
+    numbers = sorted(uuids)
     query = select(resource_providers.c.id, resource_providers.c.parent_provider_id)
-    for row in bulk.select_in(connection, query, resource_providers.c.parent_provider_id, ids):
+    for row in bulk.select_in(connection, query, resource_providers.c.parent_provider_id, numbers):
         if row.id not in uuids:
             raise errors.ProviderHasChildren(provider_uuid=uuids[row.parent_provider_id])
     holder = allocations.c.resource_provider_id
-    for row in bulk.select_in(connection, select(holder).limit(1), holder, ids):
+    for row in bulk.select_in(connection, select(holder).limit(1), holder, numbers):
         raise errors.ProviderInUse(provider_uuid=uuids[row.resource_provider_id])
-    for chunk in bulk.chunks(ids):
+    for chunk in bulk.chunks(numbers):
         for table in (inventories, provider_traits, provider_aggregates):
             connection.execute(table.delete().where(table.c.resource_provider_id.in_(chunk)))
         # InnoDB deletes no row to which another row refers, or that refers to itself, as a root does.
         these = resource_providers.c.id.in_(chunk)
         unbound = {"root_provider_id": None, "parent_provider_id": None}
         connection.execute(resource_providers.update().where(these).values(unbound))
-    for chunk in bulk.chunks(ids):
+    for chunk in bulk.chunks(numbers):
         connection.execute(resource_providers.delete().where(resource_providers.c.id.in_(chunk)))

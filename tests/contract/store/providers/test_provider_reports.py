@@ -214,6 +214,31 @@ def test_another_provider_takes_the_name_of_one_that_is_gone(store: Store, tree:
     assert store.get(new).name == "gpu"
 
 
+@pytest.mark.parametrize("after", ["bcd", "bca", "acb"])
+def test_names_pass_from_renamed_providers_to_others_in_one_report(store: Store, after: str) -> None:
+    uuids = [ids.fresh() for _ in after]
+    last = ids.fresh()
+    store.report(*(ProviderReport(uuid=uuid, name=name) for uuid, name in zip(uuids, "abc", strict=True)))
+    free = next(name for name in "abce" if name not in after)
+
+    store.report(
+        *(ProviderReport(uuid=uuid, name=name) for uuid, name in zip(uuids, after, strict=True)),
+        ProviderReport(uuid=last, name=free),
+    )
+
+    assert [store.get(uuid).name for uuid in [*uuids, last]] == [*after, free]
+
+
+def test_a_report_does_not_take_the_name_of_a_provider_that_keeps_it(store: Store) -> None:
+    kept, renamed = ids.fresh(), ids.fresh()
+    store.report(ProviderReport(uuid=kept, name="kept"), ProviderReport(uuid=renamed, name="renamed"))
+    for others in ((), (ProviderReport(uuid=ids.fresh(), name="renamed"),)):
+        with pytest.raises(errors.AlreadyExists) as caught:
+            store.report(ProviderReport(uuid=renamed, name="kept"), *others)
+        assert caught.value.name == "kept"
+    assert [store.get(uuid).name for uuid in (kept, renamed)] == ["kept", "renamed"]
+
+
 def test_a_report_whose_gone_provider_is_in_use_changes_nothing(store: Store, tree: dict[str, int]) -> None:
     store.put(ids.derived("c"), {GPU: {"VGPU": 1}})
     with pytest.raises(errors.ProviderInUse) as used:

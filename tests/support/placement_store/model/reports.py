@@ -23,7 +23,9 @@ def report(message: ReportProviders, model: Model, _found: Any) -> ProvidersRepo
     for one in message.providers:
         faults += _inconsistent(model, one, there)
         there |= {one.uuid}
-    names = {model.providers[uuid].name for uuid in model.providers.keys() - gone}
+    # A name may pass from one provider of the report to another.
+    others = model.providers.keys() - gone - {one.uuid for one in message.providers}
+    names = {model.providers[uuid].name for uuid in others}
     new = {one.name for one in message.providers if _name(model, one.uuid) != one.name}
     faults += [errors.AlreadyExists(kind="resource provider", name=name) for name in names & new]
     named = [*message.gone, *(name for one in message.providers for name in (one.uuid, one.name))]
