@@ -1,12 +1,12 @@
 """Write allocations: the one transaction that all puts, claims, swaps, moves, heals and deletes share.
 
 Rows are locked in one order everywhere: providers by id, consumers by id, inventories, new consumers by uuid,
-allocations, the change feed, groups by id. The lock on a provider's row protects all that belongs to the provider. A
+allocations, groups by id, the change feed. The lock on a provider's row protects all that belongs to the provider. A
 consumer's allocations are read without a lock; the compare-and-swap of its generation fails if they have changed since.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,6 +148,7 @@ def write(
     relied_on: Mapping[int, Collection[int]] | None = None,
     roots: Mapping[int, int] | None = None,
     bumps_generations: bool = True,
+    before_feed: Callable[[], None] | None = None,
 ) -> None:
     """Write the changes of all these consumers, at most one for each; after an error the transaction is rolled back.
 
@@ -157,6 +158,7 @@ def write(
     :param roots: the ids of the roots that providers were read with, by provider id; a provider with another root by
         now counts as changed.
     :param bumps_generations: whether the generations of the providers are bumped; their ``seq`` always is.
+    :param before_feed: carries out the statements of the caller that follow this write and may wait for locks.
     :raises ProviderGenerationConflict: a provider is at another generation than ``relied_on`` names.
     :raises CapacityExceeded: an amount does not fit.
     :raises ConsumerDeleted: a consumer to be created has been deleted for good.
@@ -170,9 +172,13 @@ def write(
         if relied_on:
             _compare_generations(script.connection, relied_on, bumped_by=int(bumps_generations))
         _write(script, changes, names)
-        change_feed.record(script, provider_ids=touched)
-        # Last: a transaction that holds a group's row takes no other lock, so it never waits for one that waits for it.
+        # After all other locks: a transaction that holds a group's row never waits for one that waits for that row.
         _verify_groups(script, changes)
+        if before_feed is not None:
+            script.run()
+            before_feed()
+        # Last, after all that may wait: followers of the feed wait for a number only for a moment.
+        change_feed.record(script, provider_ids=touched)
 
 
 def _write(script: Script, changes: Sequence[ConsumerChange], names: ResourceClassNames) -> None:

@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
+from functools import partial
 
 from sqlalchemy import Connection, select
 
@@ -105,10 +106,9 @@ def _release(
     after = kept if holding is None else {uuid: _all_of(kept)}
     changes = [_change(message, uuid, one, after.get(uuid, {})) for uuid, one in going.items()]
     new = [residue for residue in left.values() if residue is not None]
-    residues.write(connection, [*changes, *new], names, bumps_generations=False)
-    if is_attempt:
-        # Only after the tombstone of the attempt is written: see `residues.require_unreported`.
-        residues.require_none_of(connection, uuid)
+    # Only after the tombstone of the attempt is written: see `residues.require_unreported`.
+    require_none = partial(residues.require_none_of, connection, uuid) if is_attempt else None
+    residues.write(connection, [*changes, *new], names, bumps_generations=False, before_feed=require_none)
     mine = left.get(uuid)
     return Released(
         residue_uuid=None if mine is None else mine.uuid,

@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -86,12 +87,20 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
     new = [] if ending.residue is None else [ending.residue]
     relied_on = allocations.generations_named([message.held.allocations, message.claimed.allocations], keys)
     changes = [ending.instance, ending.migration, *new]
-    residues.write(connection, changes, names, relied_on=relied_on, roots=dict(keys.values()))
     residue_uuid = None if ending.residue is None else ending.residue.uuid
+    require_unreported = None
     if not ending.migration.for_good:
-        # The migration stays as the residue on the source. Only after the write: see `require_unreported`.
-        residues.require_unreported(connection, str(migration.accepted_by))
+        # The migration stays as the residue on the source.
+        require_unreported = partial(residues.require_unreported, connection, str(migration.accepted_by))
         residue_uuid = migration.uuid
+    residues.write(
+        connection,
+        changes,
+        names,
+        relied_on=relied_on,
+        roots=dict(keys.values()),
+        before_feed=require_unreported,
+    )
     return MoveEnded(
         claim_id=ending.claim_id,
         consumer_generation=instance.generation + 1,

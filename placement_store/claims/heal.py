@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -62,12 +63,8 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     changes = [_held(connection, hold, found.get(uuid), keys, group_ids, names) for uuid, hold in holds.items()]
     for uuid in message.seen.keys() - holds.keys():
         changes += _released(uuid, found.get(uuid), for_good=uuid in message.for_good)
-    allocations.write(connection, changes, names, roots=dict(keys.values()))
-    for hold in message.holds:
-        if hold.claim_id is None:
-            # Only after the write: see `require_unreported`.
-            residues.require_unreported(connection, str(hold.accepted_by))
-    _stamp_accepted(connection, sorted(holds))
+    complete = partial(_complete, connection, message.holds)
+    allocations.write(connection, changes, names, roots=dict(keys.values()), before_feed=complete)
     released = _net_release(changes)
     return Healed(
         generations={
@@ -223,6 +220,18 @@ def _isolated(hold: RecordedHold, own: Holding | None) -> dict[str, Any]:
     """Return the column of isolated groups: the stored one, since a reshape may have moved them, or as recorded."""
     kept = None if own is None or own.claim_id != hold.claim_id else own.isolated_groups
     return {"isolated_groups": kept or isolated_groups.encoded(hold.isolated)}
+
+
+def _complete(connection: Connection, holds: Sequence[RecordedHold]) -> None:
+    """Verify the residues that have been written, and set missing times of acceptance.
+
+    :raises StaleRead: the guest of a residue is gone.
+    """
+    for hold in holds:
+        if hold.claim_id is None:
+            # Only after the write: see `require_unreported`.
+            residues.require_unreported(connection, str(hold.accepted_by))
+    _stamp_accepted(connection, sorted(hold.consumer_uuid for hold in holds))
 
 
 def _stamp_accepted(connection: Connection, uuids: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -82,8 +83,8 @@ def write(
     providers.bump_generations(connection, others, by=1)
     # Allocations need an inventory both before and after they move: so for a moment, old and new inventories coexist.
     inventories.replace(connection, _interim(connection, wanted, changes), names)
-    allocations.write(connection, changes, names)
-    inventories.replace(connection, wanted, names)
+    final = partial(inventories.replace, connection, wanted, names)
+    allocations.write(connection, changes, names, before_feed=final)
     change_feed.record(connection, provider_ids=others)
 
 
