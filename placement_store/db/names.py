@@ -5,7 +5,7 @@ process may be incomplete, but is never wrong. It does not prove that a name exi
 from the store, with a lock that prevents its deletion meanwhile (:meth:`Names.require`).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import ClassVar
 
@@ -116,12 +116,13 @@ class Names:
 
     # --- Creating and deleting ----------------------------------------------------------------------------------------
 
-    def ensure(self, names: Iterable[str]) -> None:
+    def ensure(self, names: Iterable[str], unless: Callable[[Connection], bool] = lambda _connection: False) -> None:
         """Create those of these custom names that are missing, in a separate transaction.
 
         Call it before the transaction that needs them: that one may be rolled back, but an id that a process has cached
         must stay valid.
 
+        :param unless: asked if some are missing; if it returns true, none is created.
         :raises NotFound: one of them is neither a standard name nor called ``CUSTOM_...``.
         """
         custom = sorted(set(names).difference(self._standards))
@@ -130,7 +131,7 @@ class Names:
                 raise self._missing(name)
         if not custom:
             return
-        if self._database.read(lambda connection: self._absent(connection, custom)):
+        if self._database.read(lambda connection: self._absent(connection, custom) and not unless(connection)):
             retry_on_stale_read(lambda: self._database.write(lambda connection: self.create(connection, custom)))
 
     @classmethod

@@ -27,9 +27,13 @@ _TRAITS_OF_DISABLED = (disabled_hosts.TRAIT,)
 
 @handles(ReportProviders)
 def _report_providers(store: Store, message: ReportProviders) -> ProvidersReported:
-    # Reported custom resource classes and traits are created if missing: the hosts' drivers define them.
-    store.classes.ensure({name for one in message.providers for name in one.inventories})
-    store.traits.ensure({name for one in message.providers for name in one.traits or ()})
+    def is_stored(connection: Connection) -> bool:
+        return store.requests.find(connection, message) is not None
+
+    # Reported custom resource classes and traits are created if missing: the hosts' drivers define them. A repeated
+    # report creates none: they may have been deleted since.
+    store.classes.ensure({name for one in message.providers for name in one.inventories}, unless=is_stored)
+    store.traits.ensure({name for one in message.providers for name in one.traits or ()}, unless=is_stored)
     return store.once(
         message, lambda connection: ProvidersReported(generations=report(connection, message, store.classes))
     )

@@ -8,7 +8,16 @@ from sqlalchemy import event, select
 from support.placement_store.builders import Store, executed, node_report
 
 from moorage import errors, ids
-from moorage.messages import ListProviderTrees, ListResourceProviders, UpdateResourceProvider
+from moorage.messages import (
+    DeleteResourceClass,
+    DeleteTrait,
+    ListProviderTrees,
+    ListResourceClasses,
+    ListResourceProviders,
+    ListTraits,
+    ReportProviders,
+    UpdateResourceProvider,
+)
 from moorage.model import Inventory, ProviderReport
 from placement_store.providers import rows as providers
 from placement_store.schema import resource_providers
@@ -205,6 +214,26 @@ def test_a_report_deletes_gone_providers_and_may_be_repeated(store: Store, tree:
     before = store.changes()
     store.report(of_host(), gone=(GPU, NUMA))
     assert store.changes() == before
+
+
+def test_a_repeated_report_creates_no_name_that_has_been_deleted_since(store: Store) -> None:
+    message = ReportProviders(
+        request_id=ids.fresh(),
+        providers=(
+            ProviderReport(
+                uuid=HOST, name="host", inventories={"CUSTOM_GPU": Inventory(total=1)}, traits=("CUSTOM_T",)
+            ),
+        ),
+    )
+    done = store.dispatcher.call(message)
+    store.report(ProviderReport(uuid=HOST, name="host", traits=()))
+    store.dispatcher.call(DeleteTrait(request_id=ids.fresh(), name="CUSTOM_T"))
+    store.dispatcher.call(DeleteResourceClass(request_id=ids.fresh(), name="CUSTOM_GPU"))
+
+    assert store.dispatcher.call(message) == done
+
+    assert store.dispatcher.call(ListTraits(starting_with="CUSTOM_")) == []
+    assert "CUSTOM_GPU" not in store.dispatcher.call(ListResourceClasses())
 
 
 def test_another_provider_takes_the_name_of_one_that_is_gone(store: Store, tree: dict[str, int]) -> None:
