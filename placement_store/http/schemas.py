@@ -50,9 +50,12 @@ class Schemas:
         :raises HTTPRefusal: 400, with the path and the reason of the fault.
         """
         validator = self._validators[bisect.bisect_right(self._since, version)]
-        if validator is None or validator.is_valid(value):
-            return
-        fault: Any = jsonschema.exceptions.best_match(validator.iter_errors(value))
+        try:
+            if validator is None or validator.is_valid(value):
+                return
+            fault: Any = jsonschema.exceptions.best_match(validator.iter_errors(value))
+        except RecursionError as deep:
+            raise HTTPRefusal(400, f"{phrase.about()} It is nested too deeply.") from deep
         where = "".join(f"[{part!r}]" for part in list(fault.absolute_schema_path)[:-1])
         reason = f"{_shortened(fault.message)}, at {fault.json_path[:200]}."
         detail = f"{phrase.about()} {reason} {Phrase.FAILED_RULE.about(rule=fault.validator)}{where}."

@@ -200,6 +200,14 @@ def test_an_invalid_body_is_400(http: Http, body: bytes) -> None:
     assert http.post("/resource_providers", data=body, headers=headers).status == 400
 
 
+def test_a_body_that_is_nested_about_as_deeply_as_can_be_decoded_is_400(http: Http) -> None:
+    # At some of these depths, the body can be decoded, but not validated.
+    for depth in range(960, 1000):
+        body = f'{{"name": {"[" * depth}{"]" * depth}}}'
+        reply = http.post("/resource_providers", data=body, headers={"Content-Type": "application/json"})
+        assert reply.status == 400, (depth, reply)
+
+
 def test_a_body_that_is_too_long_is_413(http: Http) -> None:
     body = b'{"name": "' + b"a" * 17 * 2**20 + b'"}'
 
