@@ -12,6 +12,10 @@ from moorage.model.moves import ServerGroup
 #: The group whose resources may come from several providers of a host's tree, and from pools that share with it.
 UNSUFFIXED = ""
 
+#: The most conditions of one kind in a group.
+MOST_CONDITIONS = 256
+_FEW = Meta(max_length=MOST_CONDITIONS)
+
 
 class ResourceGroup(Value, frozen=True, kw_only=True):
     """A resource group: a request to one provider or, if unsuffixed, to several providers of a host together.
@@ -21,13 +25,13 @@ class ResourceGroup(Value, frozen=True, kw_only=True):
     """
 
     resources: Resources = {}
-    required: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
+    required: Annotated[tuple[TraitName, ...], _FEW] = ()
     #: At least one trait of each of these.
-    any_of: Annotated[tuple[Annotated[tuple[TraitName, ...], Meta(min_length=1)], ...], Meta(max_length=256)] = ()
-    forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
+    any_of: Annotated[tuple[Annotated[tuple[TraitName, ...], Meta(min_length=1)], ...], _FEW] = ()
+    forbidden: Annotated[tuple[TraitName, ...], _FEW] = ()
     #: At least one aggregate of each of these. In the unsuffixed group a provider's root may be the member.
-    member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=256)] = ()
-    not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=256)] = ()
+    member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], _FEW] = ()
+    not_member_of: Annotated[tuple[Uuid, ...], _FEW] = ()
     #: Only providers of this provider's tree.
     in_tree: Uuid | None = None
 
@@ -42,10 +46,10 @@ class ResourceRequest(Value, frozen=True, kw_only=True):
     same_subtree: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
     #: The groups of each of these are served by pairwise different providers, whatever the group policy is.
     apart: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
-    root_required: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
-    root_forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
+    root_required: Annotated[tuple[TraitName, ...], _FEW] = ()
+    root_forbidden: Annotated[tuple[TraitName, ...], _FEW] = ()
     #: The root itself is in at least one aggregate of each of these, and in none of the next field.
-    root_member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=256)] = ()
+    root_member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], _FEW] = ()
     root_not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=10_000)] = ()
 
     def totals(self) -> dict[str, int]:
@@ -113,9 +117,9 @@ class RequestSpec(Value, frozen=True, kw_only=True):
     group_policy: Literal["none", "isolate"] | None = None
     same_subtree: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
     apart: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
-    root_required: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
-    root_forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
-    root_member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=256)] = ()
+    root_required: Annotated[tuple[TraitName, ...], _FEW] = ()
+    root_forbidden: Annotated[tuple[TraitName, ...], _FEW] = ()
+    root_member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], _FEW] = ()
     root_not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=10_000)] = ()
 
     @property

@@ -5,7 +5,7 @@ import uuid as uuids
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from moorage.model import ResourceGroup
+from moorage.model import MOST_CONDITIONS, ResourceGroup
 from placement_store.http.phrases import Phrase, before
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.versions import Version, v
@@ -84,7 +84,7 @@ def resources(text: str) -> dict[str, int]:
 def group(parameters: Query, suffix: str, version: Version) -> ResourceGroup:
     """Parse the parameters of the group with this suffix.
 
-    :raises HTTPRefusal: 400, one of them is malformed.
+    :raises HTTPRefusal: 400, one of them is malformed, or has too many conditions.
     """
     found: dict[str, Any] = {}
     # Each value must be well formed, and the last one counts.
@@ -92,6 +92,11 @@ def group(parameters: Query, suffix: str, version: Version) -> ResourceGroup:
         found["resources"] = resources(amounts)
     required, any_of, forbidden = traits(parameters.all(f"required{suffix}"), version)
     member_of, not_member_of = aggregates(suffix, parameters.all(f"member_of{suffix}"), version)
+    # As over RPC, and for the database, which takes a bounded number of conditions that are joined with AND. What is
+    # forbidden is one condition in all.
+    for name, conditions in (("required", required), ("required", any_of), ("member_of", member_of)):
+        if len(conditions) > MOST_CONDITIONS:
+            raise _bad(f"{name}{suffix} has more than {MOST_CONDITIONS} conditions", Phrase.INVALID_QUERY)
     for tree in parameters.all(f"in_tree{suffix}"):
         found["in_tree"] = canonical_uuid(tree.strip())
         if found["in_tree"] is None:

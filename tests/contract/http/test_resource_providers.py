@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import os_traits
 import pytest
 from support.http.replies import Http
 
@@ -221,6 +222,20 @@ def test_providers_are_found_by_aggregate_from_1_3(http: Http) -> None:
     assert found(http, f"member_of=!{second}", "1.32") >= {one, none}
     assert both not in found(http, f"member_of=!{second}", "1.32")
     assert found(http, f"member_of={first}&member_of=!in:{second},{ids.fresh()}", "1.32") == {one}
+
+
+def test_at_most_256_conditions_of_each_kind_are_taken(http: Http) -> None:
+    names = sorted(os_traits.get_traits())[:257]
+    kinds = {
+        "member_of": [f"member_of={ids.fresh()}" for _ in range(257)],
+        "in:": [f"required=in:{names[0]}"] * 257,
+        "required": [f"required={name}" for name in names],
+    }
+
+    assert found(http, "&".join(one for conditions in kinds.values() for one in conditions[:256]), "1.39") == set()
+    for conditions in kinds.values():
+        refused = http.get(f"{AT}?{'&'.join(conditions)}", "1.39")
+        assert (refused.status, "more than 256 conditions" in refused.text) == (400, True)
 
 
 def test_providers_are_found_by_tree_from_1_14(http: Http) -> None:
