@@ -9,7 +9,7 @@ from moorage.db.columns import now
 from moorage.db.forced_index import by_index
 from moorage.messages import ListClaims
 from moorage.model.inspection import ClaimState
-from placement_store.claims.residues import RESIDUE
+from placement_store.claims.residues import IS_RESIDUE
 from placement_store.db import bulk
 from placement_store.db.store import reads
 from placement_store.schema import UNKNOWN_TYPE, consumers, resource_providers
@@ -37,7 +37,7 @@ def claims(connection: Connection, message: ListClaims) -> list[ClaimState]:
     if message.unaccepted:
         wanted = and_(wanted, consumers.c.accepted_by.is_(None))
     if message.residues:
-        wanted = or_(wanted, consumers.c.consumer_type == RESIDUE)
+        wanted = or_(wanted, IS_RESIDUE)
     uuids = sorted(message.consumer_uuids)
     query = _CLAIMS.where(wanted)
     if message.unaccepted and not message.residues and not uuids:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Select, and_, select
 
 from moorage import errors
 from placement_store.allocations import consumers, tombstones
@@ -24,6 +24,9 @@ from placement_store.schema import consumers as consumer_table
 from placement_store.schema import tombstones as tombstone_table
 
 RESIDUE = "RESIDUE"
+
+#: See :func:`is_residue`.
+IS_RESIDUE = and_(consumer_table.c.claim_id.is_(None), consumer_table.c.accepted_by.is_not(None))
 
 #: The columns of a consumer that its residue has as well.
 _OF_OWNER = ("project_id", "user_id", "accepted_by", "accepted_host", "accepted_at")

@@ -114,17 +114,17 @@ def _residues(connection: Connection, name: str, tree: list[int], roots: list[in
     :raises InvalidState: another consumer has allocations there, or is placed there.
     """
     table = consumer_table.c
-    kinds = select(table.uuid, table.consumer_type)
+    kinds = select(table.uuid, residues.IS_RESIDUE.label("is_residue"))
     holding = kinds.join_from(consumer_table, allocation_table, allocation_table.c.consumer_id == table.id).distinct()
     there = {
-        row.uuid: row.consumer_type
+        row.uuid: bool(row.is_residue)
         for query, column, ids in (
             (holding, allocation_table.c.resource_provider_id, tree),
             (kinds, table.root_provider_id, sorted(roots)),
         )
         for row in bulk.select_in(connection, query, column, ids)
     }
-    others = sorted(uuid for uuid, kind in there.items() if kind != residues.RESIDUE)
+    others = sorted(uuid for uuid, is_residue in there.items() if not is_residue)
     if others:
         named = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
         raise errors.InvalidState(reason=f"host {name} is held by {named}: move or delete them first")

@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Select, or_, select
+from sqlalchemy import Connection, Select, not_, select
 
 from moorage import errors
 from moorage.model import ZONE_KEY, AggregateHost, HostAggregate
-from placement_store.claims.residues import RESIDUE
+from placement_store.claims.residues import IS_RESIDUE
 from placement_store.db import bulk
 from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
@@ -129,9 +129,8 @@ def _zone(node: Node, others: Mapping[AggregateHost, AssignedZone], own: str | N
 
 def _placed(column: Any) -> Select[Any]:
     """Return the query for consumers that can be placed: servers, and migrations, whose servers may have to return."""
-    # SELECT column FROM consumers WHERE (consumer_type IS NULL OR consumer_type <> 'RESIDUE')
-    kind = consumers.c.consumer_type
-    return select(column).where(or_(kind.is_(None), kind != RESIDUE))
+    # SELECT column FROM consumers WHERE NOT (claim_id IS NULL AND accepted_by IS NOT NULL)
+    return select(column).where(not_(IS_RESIDUE))
 
 
 def _nodes(connection: Connection, affected: Iterable[AggregateHost]) -> list[Node]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from support.placement_store.builders import Store
 from support.scheduler.aggregate_builders import (
     Aggregates,
     all_rows,
@@ -20,6 +21,7 @@ from moorage import errors, ids
 from moorage.messages import (
     CreateResourceProvider,
     DeleteHost,
+    PutAllocations,
     SetAggregates,
 )
 from moorage.model import Inventory, ProviderReport, ResourceGroup
@@ -244,6 +246,16 @@ def test_a_host_with_servers_does_not_change_its_zone(rig: Rig, aggregates: Aggr
     rig.release(select("r1").instance_uuids[0])
     aggregates.remove("east-too", "host1")
     assert zones(rig)["host1"] == "nova"
+
+
+def test_a_server_keeps_the_zone_of_its_host_whatever_type_a_put_gave_it(rig: Rig, aggregates: Aggregates) -> None:
+    aggregates.create("east", "host1", availability_zone="e")
+    [[claimed]] = rig.scheduler().select(select("r1", availability_zone="e"))
+    wanted = Store.wanted({node_uuid(1): {"VCPU": 1}}, claimed.consumer_generation, consumer_type="RESIDUE")
+    [uuid] = select("r1").instance_uuids
+    rig.placement.call(PutAllocations(request_id=rig.fresh(), consumer_uuid=uuid, wanted=wanted))
+    with pytest.raises(errors.InvalidState, match="host1 would go from zone e to"):
+        aggregates.change("east", availability_zone="f")
 
 
 # --- Aggregates of providers ----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func
 from sqlalchemy import select as query
+from support.placement_store.builders import Store
 from support.scheduler.builders import CELLS, select
 from support.scheduler.moving_builders import build, consumer, end, held, instance_of, migration_of, move
 from support.scheduler.rig import Rig, node_uuid, report
@@ -17,6 +18,7 @@ from moorage.messages import (
     DeleteHost,
     EndMove,
     ListResourceProviders,
+    PutAllocations,
 )
 from moorage.model import Inventory, ProviderReport, Selection
 from placement_store.db.names import sync
@@ -111,6 +113,12 @@ def leave_residue(rig: Rig, source: Selection, claimed: Selection) -> str:
     return ended.residue_uuid
 
 
+def put(rig: Rig, uuid: str, generation: int | None, consumer_type: str) -> None:
+    """Put one VCPU of host 0, as another client does."""
+    wanted = Store.wanted({node_uuid(0): {"VCPU": 1}}, generation, consumer_type=consumer_type)
+    rig.placement.call(PutAllocations(request_id=rig.fresh(), consumer_uuid=uuid, wanted=wanted))
+
+
 # --- What is deleted ------------------------------------------------------------------------------------------------
 
 
@@ -144,6 +152,19 @@ def test_residues_on_the_host_are_deleted_for_good_with_their_allocations(rig: R
         DeleteAllocations(request_id=rig.fresh(), consumer_uuid=residue, for_good=True, leave_residue=True)
     )
     assert [holder.uuid for holder in rig.audit().holders] == [I1]
+
+
+def test_a_put_changes_the_type_of_a_consumer_and_not_whether_it_is_deleted_with_the_host(rig: Rig) -> None:
+    rig.add_hosts(range(2))
+    residue = leave_residue(rig, *evacuated(rig))
+    put(rig, residue, consumer(rig, residue).generation, "INSTANCE")
+    live = derived("rig", "live")
+    put(rig, live, None, "RESIDUE")
+    with pytest.raises(errors.InvalidState, match=f"host host0 is held by {live}: "):
+        delete(rig)
+    rig.placement.call(DeleteAllocations(request_id=rig.fresh(), consumer_uuid=live, for_good=True))
+    delete(rig)
+    assert known(rig) == ["host1"]
 
 
 def test_a_host_that_is_down_need_not_be_forced_down(rig: Rig) -> None:

@@ -50,6 +50,16 @@ def test_residues_are_listed_on_request_with_their_host(store: Store, host: str)
     assert store.listed(residues=True, older_than=60) == []
 
 
+def test_residues_are_listed_whatever_type_a_put_gave_them_and_no_other_consumers(store: Store, host: str) -> None:
+    uuid, attempt = ids.fresh(), ids.fresh()
+    store.accept(uuid, store.claim(uuid, {host: SMALL}).claim_id, attempt)
+    store.delete(uuid, for_good=True, leave_residue=True)
+    store.put(attempt, {host: {"VCPU": 1}}, 1, consumer_type="INSTANCE")
+    store.put(ids.fresh(), {host: {"VCPU": 1}}, consumer_type="RESIDUE")
+
+    assert [found.consumer_uuid for found in store.listed(residues=True)] == [attempt]
+
+
 def test_an_audit_names_the_root_providers_of_each_consumers_allocations(store: Store, host: str) -> None:
     pool, uuid = store.provider("pool", DISK_GB=100), ids.fresh()
     store.claim(uuid, {host: SMALL, pool: {"DISK_GB": 5}})
