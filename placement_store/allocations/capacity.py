@@ -188,13 +188,16 @@ def _refusal(demand: Demand, inventory: InventoryRow | None, held: Mapping[Pair,
 def _held(connection: Connection, pairs: Iterable[Pair]) -> dict[Pair, int]:
     """Return the sum of the allocations of each pair."""
     wanted = dict.fromkeys(pairs, 0)
-    query = select(
-        allocations.c.resource_provider_id, allocations.c.resource_class_id, func.sum(allocations.c.used)
-    ).group_by(allocations.c.resource_provider_id, allocations.c.resource_class_id)
+    # The providers are locked, and may have very many allocations of other classes.
+    #
+    # SELECT resource_provider_id, resource_class_id, SUM(used) FROM allocations
+    #  WHERE resource_class_id IN (...) AND resource_provider_id IN (...)
+    #  GROUP BY resource_provider_id, resource_class_id
+    pair = (allocations.c.resource_provider_id, allocations.c.resource_class_id)
+    query = select(*pair, func.sum(allocations.c.used)).group_by(*pair)
+    query = query.where(allocations.c.resource_class_id.in_({class_id for _, class_id in wanted}))
     provider_ids = sorted({provider_id for provider_id, _ in wanted})
-    for provider_id, class_id, amount in bulk.select_in(
-        connection, query, allocations.c.resource_provider_id, provider_ids
-    ):
+    for provider_id, class_id, amount in bulk.select_in(connection, query, pair[0], provider_ids):
         if (provider_id, class_id) in wanted:
             wanted[provider_id, class_id] = int(amount)
     return wanted

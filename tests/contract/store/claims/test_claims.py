@@ -1,12 +1,14 @@
 """Test claims: how they are made, accepted, swapped and released, and consumers that are deleted for good."""
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Connection, event
+from support.databases.rows_read import rows_read
 from support.placement_store.builders import Store, refusals
 from support.placement_store.move_builders import FREE, SMALL
 
 from moorage import errors, ids
 from moorage.messages import PutAllocations
+from placement_store.claims import claim as claims
 from placement_store.claims.claim import current_claims
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
@@ -55,6 +57,19 @@ def test_a_refused_claim_names_only_the_inventories_without_room(store: Store, g
     with pytest.raises(errors.CapacityExceeded) as caught:
         store.claim(uuid, {host: {"VCPU": 3, "MEMORY_MB": 2048}}, consumer_generation=generation)
     assert refusals(caught) == [(host, "MEMORY_MB", 2048, 1024.0)]
+
+
+@pytest.mark.backends("mariadb")
+def test_a_refusal_reads_only_allocations_of_the_class_without_room(store: Store) -> None:
+    def refused(connection: Connection) -> None:
+        with pytest.raises(errors.CapacityExceeded), connection.begin_nested():
+            claims.claim(connection, [store.new_claim(ids.fresh(), {host: {"DISK_GB": 2}})], store.names)
+
+    host = store.provider(VCPU=1000, DISK_GB=1)
+    _, before = rows_read(store.database, refused, writing=True)
+    store.post({ids.fresh(): store.wanted({host: {"VCPU": 1}}) for _ in range(200)})
+    _, after = rows_read(store.database, refused, writing=True)
+    assert after - before < 50
 
 
 def test_a_claim_with_a_stale_consumer_generation_is_a_conflict(store: Store, host: str) -> None:
