@@ -31,6 +31,9 @@ class Holding:
 
     id: int
     uuid: str
+    consumer_type: str | None
+    project_id: str
+    user_id: str
     generation: int
     claim_id: str | None
     root_provider_id: int | None

@@ -236,18 +236,20 @@ def _change(
     names: ResourceClassNames,
 ) -> ConsumerChange:
     after = allocations.numbered(wanted.amounts, keys, names, connection)
-    first = wanted.described_first if holding is None else {}
-    isolated: dict[str, Any] = {}
+    columns = {**wanted.described, **(wanted.described_first if holding is None else {})}
     if wanted.isolated:
         present = None if holding is None else holding.isolated_groups
-        isolated = {"isolated_groups": isolated_groups.with_changes(present, wanted.isolated)}
+        columns["isolated_groups"] = isolated_groups.with_changes(present, wanted.isolated)
+    if holding is not None:
+        # Consumers of which no column changes are written together.
+        columns = {name: value for name, value in columns.items() if value != getattr(holding, name)}
     unclaimed = UNCLAIMED if _leaves_its_host(holding, after, keys) else {}
     return ConsumerChange(
         uuid=uuid,
         before=holding,
         after=after,
         named=frozenset(keys[provider_uuid].id for provider_uuid in wanted.amounts),
-        columns={**wanted.described, **first, **isolated, **unclaimed},
+        columns={**columns, **unclaimed},
         measures_all=wanted.over_http,
     )
 

@@ -1,6 +1,7 @@
 """Test reshapes with complete inventories and allocations, which are atomic."""
 
 import pytest
+from support.databases.statements import statements_of
 from support.placement_store.builders import Store
 from support.placement_store.reshape_builders import Reshaping, child, everything
 
@@ -43,6 +44,21 @@ def test_an_inventory_in_use_moves_with_its_allocations(
         row for row in rows.values() if row[2] == store.names.id_of("VCPU")
     ]
     assert store.is_sound()
+
+
+def test_many_consumers_are_written_by_one_statement_while_the_providers_are_locked(
+    store: Store, reshaping: Reshaping, node: str, gpu: str
+) -> None:
+    uuids = [ids.fresh() for _ in range(4)]
+    for uuid in uuids:
+        store.put(uuid, {node: {"VGPU": 1}}, consumer_type="INSTANCE")
+    moved = {uuid: store.wanted({gpu: {"VGPU": 1}}, 1, consumer_type="INSTANCE") for uuid in uuids}
+
+    with statements_of(store.database) as seen:
+        reshaping.whole({node: {"VCPU": 8}, gpu: {"VGPU": 4}}, moved)
+
+    assert sum(statement.startswith("UPDATE consumers ") for statement in seen) == 1
+    assert [store.consumer(uuid).generation for uuid in uuids] == [2] * 4
 
 
 def test_consumers_and_providers_that_are_not_named_do_not_change(
