@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -88,8 +89,9 @@ class SharedTransactions(Generic[T, R]):
         if not failpoints.are_armed():  # in a drill, a failpoint may delay a transaction, not a row lock
             deadlines.append(time.monotonic() + PATIENCE)
         try:
-            # A late request must not write anything, so the transaction has the earliest of all deadlines.
-            with context.bound(deadline=min(deadlines, default=None)):
+            # A late request must not write anything, so the transaction has the earliest of all deadlines; but not that
+            # of this thread's own request, which may have been refused because it was too late.
+            with context.adopted(replace(context.current(), deadline=min(deadlines, default=None))):
                 return self._transaction([item.value for item in batch])
         except errors.StoreUnavailable:
             raise  # every item gets this error: alone, the items would wait for the database one after another

@@ -81,6 +81,10 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         :raises Timeout: no message has come, or the broker refuses to deliver any.
         """
         self.waits_since = time.monotonic()
+        if not self.connection.connected:
+            # Otherwise the library finds that the connection is lost, and so do both it and kombu, which each switch to
+            # another host: of three hosts, the one that was lost would be tried again and again.
+            self._set_current_channel(None)
         try:
             super().consume(timeout)
         except oslo_messaging.MessageDeliveryFailure as fault:

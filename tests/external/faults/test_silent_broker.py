@@ -276,3 +276,38 @@ def test_a_probe_tries_all_brokers_even_those_that_were_unreachable_before(rabbi
         with pytest.raises(errors.BusUnavailable):
             here.probe()
         here.close()
+
+
+def test_a_server_leaves_a_silent_broker_for_another_one_of_three(rabbitmq_url: str) -> None:
+    account, _, rest = rabbitmq_url.partition("://")[2].partition("@")
+    with ExitStack() as closing:
+        port = urlsplit(rabbitmq_url).port or 0
+        proxies = [closing.enter_context(TcpProxy("127.0.0.1", port)) for _ in range(3)]
+        addresses = ",".join(f"{account}@127.0.0.1:{proxy.port}" for proxy in proxies)
+        conf = options.new(
+            {
+                "DEFAULT": {"transport_url": f"rabbit://{addresses}/{rest.partition('/')[2]}"},
+                "oslo_messaging_rabbit": {"rabbit_interval_max": 1, "heartbeat_timeout_threshold": HEARTBEAT},
+            }
+        )
+        here = bus.Bus(conf)
+        closing.callback(here.close)
+        server = here.server("greetings", "one", [Endpoint()])
+        server.start()
+        elsewhere = bus.Bus(options.new({"DEFAULT": {"transport_url": rabbitmq_url}}))
+        closing.callback(elsewhere.close)
+        client = elsewhere.client("greetings")
+        assert client.call(Hello(), timeout=20) == "hello"
+        listener = server._server.listener._poll_style_listener
+        [its] = [proxy for proxy in proxies if proxy.port == listener.conn.connection.connection.port]
+
+        its.go_silent(new_too=True)
+
+        watch = Stopwatch()
+        while True:
+            try:
+                client.call(Hello(), timeout=1)
+                break
+            except errors.Unavailable:
+                # One try to connect to a silent broker takes up to five seconds.
+                assert watch.elapsed < 3 * HEARTBEAT + 20, "the server does not leave the silent broker"

@@ -1,6 +1,7 @@
 """Test shared transactions: values that arrive together are carried out in one, and each has its own outcome."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -68,6 +69,39 @@ def test_a_value_that_rolls_back_the_transaction_does_not_fail_the_others() -> N
     assert halving.together([2, 0, 3, 4]) == [1, ValueError, KeyError, 2]
     assert halving.transactions[:2] == [[100], [2, 0, 3, 4]]
     assert sorted(halving.transactions[2:]) == [[0], [2], [3], [4]]
+
+
+def test_a_late_value_that_is_refused_does_not_end_the_transaction_of_the_others_in_its_thread() -> None:
+    halving = Halving()
+    slow = 0.2
+
+    def run(work: Callable[[Connection], Any]) -> Any:
+        result = halving.run(work)
+        time.sleep(slow)
+        context.check_deadline("before COMMIT")
+        return result
+
+    shared = SharedTransactions[int, int](run, halving.work)
+    for _ in range(2):
+        shared.do(100)  # so long does a transaction take
+    halving.transactions.clear()
+    halving.begun.clear()
+    halving.open.clear()
+
+    def hurried() -> int:
+        # Enough for the wait, and not for a transaction after it.
+        with context.bound(deadline=time.monotonic() + 1.5 * slow):
+            return shared.do(2)
+
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(shared.do, 100)
+        assert halving.begun.wait(10)
+        # The first that waits carries out the next batch.
+        late, *made = queue(threads, shared._batches, [hurried, partial(shared.do, 4), partial(shared.do, 6)])
+        halving.open.set()
+        assert isinstance(late.exception(10), errors.Overloaded)
+        assert [one.result(10) for one in (first, *made)] == [50, 2, 3]
+    assert halving.transactions == [[100], [4, 6]]
 
 
 def test_an_unavailable_database_is_tried_once_for_all() -> None:
