@@ -91,7 +91,7 @@ class Cells:
         with self._lock:
             known = self._cells.get(uuid)
         if known is None:
-            known = self._look_up().get(uuid)
+            known = self._look_up(self.patience).get(uuid)
         if known is None:
             raise errors.CellNotFound(name=uuid)
         return known

@@ -18,7 +18,15 @@ from moorage import ids
 from moorage.bus.bus import Bus
 from moorage.bus.handlers import serves
 from moorage.config import options
-from moorage.messages import BuildInstances, ListCells, ListInstances, ListOperations, ListStrangers, SelectDestinations
+from moorage.messages import (
+    BuildInstances,
+    ListCells,
+    ListInstances,
+    ListOperations,
+    ListStrangers,
+    SelectDestinations,
+    ShowInstance,
+)
 from moorage.model import Cell, Flavor, RequestSpec, Selection
 
 #: Builds for the dead cell: more than a conductor has workers.
@@ -165,6 +173,17 @@ def test_a_late_list_of_cells_does_not_replace_one_that_was_requested_later() ->
         registry.may_answer.set()
         late.result(10)
         assert cells.cell(DEAD).transport_url == "inproc://new/"
+
+
+def test_a_restarted_super_conductor_shows_an_instance_while_the_placement_role_does_not_answer(
+    world: MovingWorld,
+) -> None:
+    uuid = world.active()
+    world.conf.set_override("call_timeout", CALL_TIMEOUT, group="rpc")
+    world.restart("super")
+    world.servers.pop("placement").stop()
+
+    assert world.bus.client("conductor", timeout=CALL_TIMEOUT).call(ShowInstance(instance_uuid=uuid)).uuid == uuid
 
 
 @pytest.mark.parametrize("dead", ["no bus"], indirect=True)
