@@ -35,14 +35,25 @@ class OrderCommand(Configured, Lister):
     """A command that sends orders for instances, and can wait until they are carried out."""
 
     _failed = False
+    #: Whether an order may have been recorded.
+    _is_sent = False
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Run the command; the exit status is 1 if an order that was waited for has not reached its state."""
-        self._failed = False
-        return super().run(parsed_args) or int(self._failed)
+        """Run the command; the exit status is 1 if an order that was waited for has not reached its state.
+
+        If it ends early after an order was sent, log how to repeat it.
+        """
+        self._failed = self._is_sent = False
+        try:
+            return super().run(parsed_args) or int(self._failed)
+        except BaseException:  # Ctrl-C, too
+            if self._is_sent:
+                # If the order is repeated with the same request id, it is carried out only once.
+                LOG.error("An order was sent and may be recorded. Repeat it with --request-id %s", self._request_id)
+            raise
 
     def order(self, message: Mutation[R]) -> R:
-        """Send an order to the super conductor; if it fails, log that it was not sent, or how to repeat it."""
+        """Send an order to the super conductor; if it was certainly not sent, log that."""
         conductor = self.client("conductor")
         try:
             conductor.require()
@@ -50,12 +61,14 @@ class OrderCommand(Configured, Lister):
         except errors.Unavailable:
             LOG.error("The order was not sent")
             raise
+        sent_before, self._is_sent = self._is_sent, True
         try:
             return conductor.call(message)
         except (errors.NoReply, errors.BusUnavailable, errors.StoreUnavailable, errors.CellUnreachable):
-            # The order may have been recorded although no answer came. If it is repeated with the same request id, it
-            # is carried out only once.
-            LOG.error("It is unknown whether the order was recorded. Repeat it with --request-id %s", self._request_id)
+            # The order may have been recorded although no answer came.
+            raise
+        except errors.MoorageError:
+            self._is_sent = sent_before
             raise
 
     def order_each(self, uuids: Sequence[str], order: Callable[[str], T]) -> list[T]:

@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import logging
 import math
 import sys
 import threading
@@ -25,6 +26,7 @@ from moorage.config import calls, options
 if TYPE_CHECKING:
     from moorage.cli.shell import Shell
 
+LOG = logging.getLogger(__name__)
 
 #: The columns and the rows of a list, or the columns and the values of a single object.
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
@@ -115,6 +117,8 @@ class Configured(Command):
     arguments: Sequence[Argument] = ()
     #: The current activity of the command, shown on a terminal if it takes long.
     at: ClassVar[str | None] = None
+    #: Whether the command changes nothing, so that no result is lost if its output is refused.
+    only_reads = False
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command, and show its current activity if it takes long."""
@@ -140,6 +144,15 @@ class Configured(Command):
             if not data and parsed_args.formatter == "table":
                 sys.stderr.write("nothing found\n")
                 return 0
+        # cliff refuses a list of columns that are all unknown, but the command may have changed something by now.
+        if parsed_args.columns and not self.only_reads:
+            asked, known = (
+                {name.strip().lower().replace(" ", "_") for name in names}
+                for names in (parsed_args.columns, column_names)
+            )
+            if not asked & known:
+                LOG.warning("There is no column %s: all columns are shown", ", ".join(parsed_args.columns))
+                parsed_args.columns = []
         if parsed_args.formatter in _WITHOUT_NULL:
             data = [_blank(row) for row in data] if isinstance(self, Lister) else _blank(data)
         return int(super().produce_output(parsed_args, column_names, data))  # type: ignore[misc]
@@ -214,6 +227,7 @@ class ListCommand(Configured, Lister):
     """A command that prints a list, in whole or in part, once or repeatedly."""
 
     at = "asking"
+    only_reads = True
 
     arguments: Sequence[Argument] = (
         argument("--limit", type=_count, metavar="N", help="Maximum number of rows to list"),

@@ -47,6 +47,8 @@ class Explain(Configured, ShowOne):
     Exit status: 0 if there is a host, 1 if there is none, 2 for invalid input, 3 if there is no answer.
     """
 
+    only_reads = True
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)

@@ -125,6 +125,7 @@ class AuditShow(Configured, Lister):
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Show the rows, and return the exit status."""
         self._shows_remedies: bool = parsed_args.heal
+        self.only_reads = not parsed_args.apply
         self._verdict = INCOMPLETE
         try:
             super().run(parsed_args)

@@ -314,3 +314,11 @@ def test_a_request_without_an_answer_is_sent_once_more_and_carried_out_once(
     assert "There was no answer to update_resource_provider" in operator.is_refused(
         "resource provider set host1 --name host2"
     )
+
+
+def test_a_change_whose_output_has_no_column_of_the_given_name_shows_all_columns(operator: Operator) -> None:
+    shown = operator.types("resource provider create", "one", "-c", "id")
+
+    assert "There is no column id: all columns are shown" in operator.said.err
+    assert shown["uuid"] == operator.types("resource provider show one")["uuid"]
+    assert operator.types("resource provider show one", "-c", "id", "-c", "Name") == {"name": "one"}

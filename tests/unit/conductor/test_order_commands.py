@@ -16,12 +16,13 @@ from moorage.messages import EnsureTrait, ShelveInstance
 LOST = errors.BusUnavailable(reason="the connection was lost")
 SILENT = errors.NoReply(topic="conductor", method="build_instances", seconds=1.0)
 NOBODY = errors.NotServed(topic="conductor", service="`moorage conductor`")
+GIVEN = Namespace(request_id="r", formatter="value")
 
 
 class Broken:
     """A client whose calls fail."""
 
-    def __init__(self, fault: Exception) -> None:
+    def __init__(self, fault: BaseException) -> None:
         self.fault = fault
 
     def require(self) -> None:
@@ -32,10 +33,20 @@ class Broken:
         raise self.fault
 
 
+class Answering:
+    """A client whose calls are answered."""
+
+    def require(self) -> None:
+        pass
+
+    def call(self, _message: object) -> None:
+        pass
+
+
 class Ordering(OrderCommand):
     """A command that gives one order."""
 
-    fault: Exception
+    fault: BaseException
 
     def client(self, topic: str) -> Any:
         assert topic == "conductor"
@@ -45,6 +56,17 @@ class Ordering(OrderCommand):
         self.named(parsed_args)
         self.order(EnsureTrait(request_id=ids.fresh(), name="CUSTOM_A"))
         return (), []
+
+
+class Interrupted(Ordering):
+    """A command that ends early after its order was answered."""
+
+    def client(self, topic: str) -> Any:
+        return Answering()
+
+    def take_action(self, parsed_args: Namespace) -> Table:
+        super().take_action(parsed_args)
+        raise self.fault
 
 
 def test_a_refusal_for_one_of_several_servers_names_those_already_ordered(
@@ -68,16 +90,39 @@ def test_a_refusal_for_one_of_several_servers_names_those_already_ordered(
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize(("fault", "is_unknown"), [(LOST, True), (SILENT, True), (NOBODY, False)])
+@pytest.mark.parametrize(
+    ("fault", "is_unknown"), [(LOST, True), (SILENT, True), (KeyboardInterrupt(), True), (NOBODY, False)]
+)
 def test_a_command_explains_how_to_repeat_an_order_only_if_it_may_have_arrived(
-    fault: Exception, caplog: pytest.LogCaptureFixture, *, is_unknown: bool
+    fault: BaseException, caplog: pytest.LogCaptureFixture, *, is_unknown: bool
 ) -> None:
     command = Ordering(Shell(), None, "instance build")
     command.fault = fault
     with pytest.raises(type(fault)):
-        command.take_action(Namespace(request_id="r"))
+        command.run(GIVEN)
     assert ("Repeat it with --request-id r" in caplog.text) is is_unknown
     assert ("The order was not sent" in caplog.text) is not is_unknown
+
+
+@pytest.mark.parametrize(
+    "fault", [SILENT, NOBODY, KeyboardInterrupt(), ValueError()], ids=lambda one: type(one).__name__
+)
+def test_a_command_that_ends_early_after_its_order_explains_how_to_repeat_it(
+    fault: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    command = Interrupted(Shell(), None, "instance build")
+    command.fault = fault
+    with pytest.raises(type(fault)):
+        command.run(GIVEN)
+    assert "Repeat it with --request-id r" in caplog.text
+
+
+def test_a_refused_order_is_not_to_be_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    command = Ordering(Shell(), None, "instance build")
+    command.fault = errors.InvalidState(reason="the instance is building")
+    with pytest.raises(errors.InvalidState):
+        command.run(GIVEN)
+    assert "Repeat it" not in caplog.text
 
 
 @pytest.mark.parametrize("command", ["build --vcpus 1 --memory-mb 1", f"shelve {ids.derived('test', 'one')}"])
