@@ -38,6 +38,13 @@ function ask(why) {
   return login;
 }
 
+/** Ask for a token instead of this one, unless another request has got a better one in the meantime. */
+async function askInsteadOf(token, why) {
+  if (sessionStorage.getItem(KEY) !== token) return;
+  sessionStorage.removeItem(KEY);
+  await ask(why);
+}
+
 /** Return the answer at a path below /api; parameters that are null are left out. */
 export async function get(path, parameters = {}) {
   return request("GET", path, parameters);
@@ -55,19 +62,26 @@ async function request(method, path, parameters) {
   for (;;) {
     if (!sessionStorage.getItem(KEY)) await ask("");
     const token = sessionStorage.getItem(KEY);
+    let headers;
+    try {
+      headers = new Headers({ "X-Auth-Token": token });
+    } catch {
+      await askInsteadOf(token, "The token contains a character that is not allowed in it.");
+      continue;
+    }
     let answer;
     try {
-      answer = await fetch(url, { method, headers: { "X-Auth-Token": token } });
+      answer = await fetch(url, { method, headers });
     } catch {
       throw new Refused(0, "The dashboard's own server cannot be reached.");
     }
     if (answer.ok) return answer.json();
     const detail = await sentence(answer);
-    if (answer.status === 401 || answer.status === 403) {
-      // Another request may have got a better token in the meantime.
-      if (sessionStorage.getItem(KEY) !== token) continue;
-      sessionStorage.removeItem(KEY);
-      await ask(answer.status === 403 ? "The policy does not let this token look." : "The token is not accepted.");
+    if (answer.status === 401) {
+      await askInsteadOf(token, "The token is not accepted.");
+    } else if (answer.status === 403 && method === "GET") {
+      // A token that may read keeps its session if it may not change something.
+      await askInsteadOf(token, "The policy does not let this token look.");
     } else {
       throw new Refused(answer.status, detail);
     }

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from oslo_policy.policy import Enforcer
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
@@ -28,12 +29,17 @@ _LIGHT, _DARK = "rgba(245, 247, 249, 1)", "rgba(18, 22, 27, 1)"
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[tuple[str, RunningCloud]]:
-    """The address of a dashboard, and the cloud behind it."""
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, RunningCloud]]:
+    """The address of a dashboard, and the cloud behind it. User `looker` may read, and may not start an audit."""
     [port] = free_ports(1)
+    rules = tmp_path_factory.mktemp("policy") / "policy.yaml"
+    rules.write_text('"dashboard:read": "user_id:looker or rule:admin_or_service_api"\n')
     settings = {**SETTINGS, "dashboard": {**SETTINGS["dashboard"], "port": port}}
     with RunningCloud(CloudSpec(hosts=6, cells=2, settings=settings)) as cloud:
-        cloud.add("dashboard", DashboardService(cloud.configuration()))
+        conf = cloud.configuration()
+        Enforcer(conf)  # registers the options of its group
+        conf.set_override("policy_file", str(rules), group="oslo_policy")
+        cloud.add("dashboard", DashboardService(conf))
         yield f"http://127.0.0.1:{port}/", cloud
 
 
@@ -195,3 +201,28 @@ def test_a_user_without_the_role_is_asked_for_another_token(look: Any, page: tup
     # The browser logs the refused requests.
     refused = [entry["message"] for entry in look.get_log("browser") if entry["level"] == "SEVERE"]
     assert all("403" in message for message in refused)
+
+
+def test_a_user_who_may_only_read_is_told_so_by_the_audit_button_and_stays_logged_in(
+    look: Any, page: tuple[str, RunningCloud]
+) -> None:
+    _url, cloud = page
+    uuid = order(cloud)
+    look.execute_script("sessionStorage.setItem('moorage.token', 'looker')")
+    look.find_element(By.TAG_NAME, "body").send_keys("4")
+    until(look, lambda: look.find_elements(By.CSS_SELECTOR, "main section > button"))[0].click()
+    until(look, lambda: look.find_elements(By.CSS_SELECTOR, "main p.bad"))
+    assert not look.find_element(By.ID, "token").is_displayed()
+    look.find_element(By.TAG_NAME, "body").send_keys("2")
+    until(look, lambda: look.find_elements(By.CSS_SELECTOR, f"main a[href='#/instance/{uuid}']"))
+    # The browser logs the refused request.
+    refused = [entry["message"] for entry in look.get_log("browser") if entry["level"] == "SEVERE"]
+    assert all("403" in message for message in refused)
+
+
+def test_a_token_that_no_request_can_carry_is_asked_for_again(look: Any) -> None:
+    look.execute_script("sessionStorage.setItem('moorage.token', 'admin\u2026')")
+    until(look, lambda: "not allowed" in text(look, "#login-why"))
+    look.find_element(By.ID, "token").send_keys("admin", Keys.ENTER)
+    until(look, lambda: not look.find_element(By.ID, "token").is_displayed())
+    until(look, lambda: "6 of 6" in text(look, "#totals"))
