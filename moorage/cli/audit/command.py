@@ -111,11 +111,13 @@ class AuditShow(Configured, Lister):
         remedies: Mapping[tuple[str, str, str], str],
         first: Examination | None = None,
     ) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Return the rows of the healed findings, followed by the rows of the remaining ones."""
+        """Return the rows of the findings that are gone, followed by the rows of the remaining ones."""
         self._verdict = FINDINGS if last.findings else INCOMPLETE if last.unseen else CLEAN
         left = {finding.key for finding in last.findings}
-        healed = [finding for finding in (first.findings if first else ()) if finding.key not in left]
-        rows = [(one.kind, one.subject, one.detail, "healed") for one in healed]
+        gone = [finding for finding in (first.findings if first else ()) if finding.key not in left]
+        # A finding is also gone if the part that contradicts it did not answer.
+        outcome = "not checked again" if last.unseen else "healed"
+        rows = [(one.kind, one.subject, one.detail, outcome) for one in gone]
         rows += [(one.kind, one.subject, one.detail, remedies.get(one.key, "nothing")) for one in last.findings]
         rows += [(NOT_SEEN, part, reason, "nothing") for part, reason in last.unseen.items()]
         columns: tuple[str, ...] = ("finding", "subject", "detail", "remedy")

@@ -7,16 +7,19 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from support.cli.fake_services import ATTEMPT, CELL, LOST, Conductor, OtherService, Surroundings
+from support.cli.fake_services import ATTEMPT, CELL, LOST, Conductor, OtherService, Placement, Surroundings
 
 from harness.waiting import wait_until
 from moorage import errors
+from moorage.bus.bus import serves
 from moorage.cli.status import intruders
 from moorage.db.database import Database
 from moorage.ids import derived
+from moorage.messages import Recounted, RecountInventories
 from moorage.model import Guest
 from moorage.model.inspection import (
     Holder,
+    InventoryFinding,
     StoreAudit,
     UnknownGuest,
 )
@@ -257,6 +260,32 @@ def test_the_exit_status_of_a_finding_has_priority_over_unread_parts(around: Sur
     around.placement.audits = [leak()]
     status, rows = around.types("audit", "--timeout", "0.3", "--settle", "0.01")
     assert (status, rows[0]["finding"]) == (1, "leaked")
+
+
+class RecountingPlacement(Placement):
+    """A placement role whose inventory of a provider has drifted, until it is recounted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        provider = derived("operator", "node")
+        drifted = InventoryFinding(provider_uuid=provider, resource_class="VCPU", capacity=8.0, used=2, allocated=1)
+        self.audits = [StoreAudit(drifted=(drifted,))]
+
+    @serves(RecountInventories)
+    def recount_inventories(self, _message: RecountInventories) -> Recounted:
+        self.audits = [StoreAudit()]
+        return Recounted()
+
+
+@pytest.mark.parametrize(("cell_answers", "outcome"), [(True, (0, "healed")), (False, (2, "not checked again"))])
+def test_a_finding_is_healed_only_if_the_last_check_could_read_all_parts(
+    around: Surroundings, outcome: tuple[int, str], *, cell_answers: bool
+) -> None:
+    topics = {"placement": RecountingPlacement(), "scheduler": around.scheduler, "conductor": Conductor()}
+    around.serve(**topics, **({"cell": around.cell} if cell_answers else {}))
+    status, rows = around.types("audit", "--timeout", "0.3", "--settle", "0.01", "--heal", "--apply")
+    assert (status, rows[0]["remedy"]) == outcome
+    assert rows[0]["finding"] == "drifted"
 
 
 def test_an_audit_that_fails_has_no_findings(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
