@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import astuple, dataclass, fields
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from oslo_config import cfg
@@ -165,8 +164,7 @@ def _lines(part: str, ask: Callable[[], list[Line]]) -> list[Line]:
 def _revision(schema: Schema, url: str, name: str) -> str:
     database = Database(url, name, pool_size=1)
     try:
-        if database.is_sqlite and not Path(database.url.database or "").is_file():
-            # A connection would create the file.
+        if database.lacks_file:
             raise errors.StoreUnavailable(schema=name, reason=f"there is no file {database.url.database}")
         found = schema.check(database)
     finally:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -120,6 +121,12 @@ class Database:
             idle_transaction=options.idle_transaction_timeout,
             statement_limit=options.statement_timeout,
         )
+
+    @property
+    def lacks_file(self) -> bool:
+        """Tell whether it is an SQLite file that does not exist; a connection would create it."""
+        path = self.url.database or ":memory:"
+        return self.is_sqlite and path != ":memory:" and not path.startswith("file:") and not Path(path).exists()
 
     def close(self) -> None:
         """Close all pooled connections."""

@@ -141,7 +141,9 @@ class Schema:
         database.write(work)
 
     def revision(self, database: Database) -> str | None:
-        """Return the revision of the tables; None if there are no tables."""
+        """Return the revision of the tables; None if there are no tables, or no SQLite file, which is not created."""
+        if database.lacks_file:
+            return None
         from alembic.migration import MigrationContext
 
         return database.read(

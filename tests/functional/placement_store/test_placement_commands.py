@@ -104,6 +104,28 @@ def test_only_a_cell_without_hosts_is_deleted(operator: Operator) -> None:
     assert operator.cells().keys() == {"cell0"}
 
 
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("db upgrade --dry-run", 0),
+        ("cell list", 1),
+        ("resource provider list --database-url configured", 1),
+        ("db upgrade", 0),
+    ],
+)
+def test_only_an_upgrade_creates_a_database_that_does_not_exist(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, status: int
+) -> None:
+    database, file = tmp_path / "main.sqlite", tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = inproc://unused/\n[database]\nconnection = sqlite:///{database}\n")
+
+    ended, rows = cli.Operator(file, [], capsys).runs(command)
+
+    assert ended == status
+    assert rows is None or {row["before"] for row in rows} == {"none"}
+    assert database.exists() == (command == "db upgrade")
+
+
 class FakeCellConductor:
     """Answers for its cell, with no instances."""
 
