@@ -10,7 +10,8 @@ import kombu.exceptions
 from oslo_config import cfg
 
 from moorage import errors
-from moorage.bus.calling import mask_url, reason, unreadable
+from moorage.addresses import mask_url
+from moorage.bus.calling import reason, unreadable
 from moorage.bus.rabbit import tls
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 

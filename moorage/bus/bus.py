@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from oslo_config import cfg
 
+from moorage.addresses import mask_url
 from moorage.bus.broker import CONNECTION_FAULTS, close_transport, parsed
 
 # isort: split
@@ -31,7 +32,6 @@ from moorage.bus.calling import (
     Exchange,
     Wake,
     ended_exchange,
-    mask_url,
     outgoing,
     plain_error,
     reason,

@@ -7,13 +7,13 @@ import abc
 import itertools
 import logging
 import os
-import re
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from moorage import context, errors, failpoints, ids, tracing
+from moorage.addresses import mask_url
 from moorage.bus.message_size import check_request
 from moorage.messages.wire import Message, Mutation, R, decode
 
@@ -239,28 +239,6 @@ def plain_error(error: errors.MoorageError) -> errors.MoorageError:
 def reason(fault: BaseException) -> str:
     """Return the text of an exception, shortened for one of Moorage's errors."""
     return (str(fault) or type(fault).__name__)[:_LONGEST_REASON]
-
-
-_HOST = r"(?:[^:@/,?]*(?::[^:@/,?]*)?@)?[^@/,?]*"
-_REGULAR = re.compile(rf"{_HOST}(?:,{_HOST})*(?:[/?][^@]*)?")
-
-
-def mask_url(url: str) -> str:
-    """Return ``url`` with every password hidden, for logs and errors.
-
-    If a password contains reserved characters, its end is ambiguous. Then everything between the first user and the
-    last host is hidden.
-    """
-    scheme, mark, rest = url.partition("://")
-    if not mark:
-        # The URL is mistyped. It is shown in the error about it.
-        scheme, rest = "", url
-    if "@" not in rest:
-        return url
-    if _REGULAR.fullmatch(rest):
-        return scheme + mark + re.sub(r"((?:^|,)[^:@/,?]*):[^:@/,?]*@", r"\1:***@", rest)
-    hidden, _, host = rest.rpartition("@")
-    return f"{scheme}{mark}{hidden.partition(':')[0]}:***@{host}"
 
 
 def unreadable(url: str) -> errors.ConfigurationError:

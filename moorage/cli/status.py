@@ -11,7 +11,7 @@ from oslo_config import cfg
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from moorage import errors
-from moorage.bus.calling import mask_url
+from moorage.addresses import mask_url
 from moorage.cli import lists, services
 from moorage.cli.clients import CheckedClient, Clients
 from moorage.cli.command import ListCommand, argument, positive, shown

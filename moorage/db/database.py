@@ -21,6 +21,7 @@ from sqlalchemy import Connection, exc
 from sqlalchemy.engine import URL
 
 from moorage import context, errors, failpoints, metrics
+from moorage.addresses import mask_url
 from moorage.config.options import main_database
 from moorage.db import engine, faults, hosts
 from moorage.db.engine import ConnectionLimits
@@ -264,7 +265,7 @@ class Database:
             LOG.warning("The database of %s cannot be reached: %s", self.schema, fault.orig)
             return errors.StoreUnavailable(schema=self.schema, reason=faults.plain_reason(fault))
         if faults.is_refused(fault):
-            reason = f"{faults.plain_reason(fault)} ({self.url.render_as_string(hide_password=True)})"
+            reason = f"{faults.plain_reason(fault)} ({mask_url(self.url.render_as_string(hide_password=True))})"
             return errors.StoreRefused(schema=self.schema, reason=reason, remedy=faults.remedy(fault))
         if faults.is_too_long(fault):
             LOG.warning("A statement took too long for the database of %s: %s", self.schema, fault.statement)

@@ -12,7 +12,7 @@ from cliff.show import ShowOne
 from oslo_config import cfg
 
 from moorage import errors, ids
-from moorage.bus.calling import mask_url
+from moorage.addresses import mask_url
 from moorage.cli.clients import Clients
 from moorage.cli.command import Configured, Record, Table, argument, canonical_uuid, shown
 from moorage.config.options import main_database

@@ -11,7 +11,7 @@ from cliff.lister import Lister
 from oslo_config import cfg
 
 from moorage import errors
-from moorage.bus.calling import mask_url
+from moorage.addresses import mask_url
 from moorage.cli.command import Configured, Table, argument, positive
 from moorage.config.options import main_database
 from moorage.db import hosts

@@ -16,8 +16,8 @@ import amqp
 from oslo_config import cfg
 
 from moorage import errors, ids
-from moorage.addresses import address
-from moorage.bus.calling import QUEUE_PART, mask_url, reason, unreadable
+from moorage.addresses import address, mask_url
+from moorage.bus.calling import QUEUE_PART, reason, unreadable
 from moorage.bus.rabbit import alarms, tls
 
 T = TypeVar("T")

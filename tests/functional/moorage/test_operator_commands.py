@@ -101,7 +101,12 @@ def test_silent_services_and_agents_are_wrong(around: Surroundings) -> None:
 
 
 def test_a_password_is_never_shown(around: Surroundings) -> None:
-    for connection in ("mysql+pymysql://me:secret@127.0.0.1:1/x", "nonsense:secret", "strange://me:secret@host/x"):
+    for connection in (
+        "mysql+pymysql://me:secret@127.0.0.1:1/x",
+        "mysql+pymysql://127.0.0.1:1/x?user=me&password=secret",
+        "nonsense:secret",
+        "strange://me:secret@host/x",
+    ):
         around.file.write_text(
             f"[DEFAULT]\ntransport_url = rabbit://me:secret@127.0.0.1:1/\n[database]\nconnection = {connection}\n"
         )

@@ -11,7 +11,7 @@ from support.bus.message_samples import RECORDS, every_message, nested_values
 from support.scheduler.builders import CELLS, select
 
 from moorage import errors, messages
-from moorage.bus.calling import mask_url
+from moorage.addresses import mask_url
 from moorage.messages.wire import Message, Mutation, decode, decode_strictly, encode
 from moorage.model import Destination, Explanation, Name, Value
 
@@ -270,6 +270,12 @@ def test_no_two_messages_of_one_topic_share_a_method() -> None:
         ("rabbit://u@h/", "rabbit://u@h/"),
         ("mysql+pymysql://u:a/b,c:d@e@h/db?charset=utf8mb4", "mysql+pymysql://u:***@h/db?charset=utf8mb4"),
         ("sqlite:///file.db", "sqlite:///file.db"),
+        ("mysql+pymysql://h/db?user=u&password=p@q&ssl_ca=f", "mysql+pymysql://h/db?user=u&password=***&ssl_ca=f"),
+        ("mysql+pymysql://u:p@h/db?Passwd=p2", "mysql+pymysql://u:***@h/db?Passwd=***"),
+        (
+            "mysql+pymysql://u@h/db?ssl_key=f&ssl_key_password=p",
+            "mysql+pymysql://u@h/db?ssl_key=f&ssl_key_password=***",
+        ),
         ("no url", "no url"),
         ("u:p@h:5672/v", "u:***@h:5672/v"),
         ("rabbit//u:p@h/v", "rabbit//u:***@h/v"),
