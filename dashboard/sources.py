@@ -11,6 +11,7 @@ from dashboard.audits import Audits
 from dashboard.host_map import HostMap
 from dashboard.recent_requests import RecentRequests
 from dashboard.shared_answer import SharedAnswer
+from moorage import errors
 from moorage.bus.bus import Bus
 from moorage.cli import lists
 from moorage.db.database import Database
@@ -132,8 +133,11 @@ class Sources:
         return explanations.of_size(self._scheduler, flavor, hosts)
 
     def cell_name(self, uuid: str) -> str:
-        """Return the name of a cell, or its uuid if it has no name."""
-        return self._cells.get().get(uuid, uuid)
+        """Return the name of a cell, or its uuid if it has no name or the main database, which has it, is away."""
+        try:
+            return self._cells.get().get(uuid, uuid)
+        except errors.Unavailable:
+            return uuid
 
     def close(self) -> None:
         """Close all connections."""

@@ -1,5 +1,7 @@
 """Test the answers and refusals of the dashboard's JSON API, in front of a whole cloud."""
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ from dashboard.api import RESOURCES
 from dashboard.application import application
 from dashboard.sources import Sources
 from harness.waiting import wait_until
-from moorage import ids
+from moorage import errors, ids
 from moorage.config import options
 from moorage.messages import AddAggregateHost, CreateHostAggregate, SetHost
+from moorage.messages.wire import Message, R
 from moorage.model import Flavor
+from placement_store.in_process import InProcessPlacement
 
 HUGE = Flavor(vcpus=2, memory_mb=1_000_000, root_gb=1)
 #: No instance has this uuid. Names of tests are the same in each process that runs some of them.
@@ -191,26 +195,48 @@ def test_an_invalid_query_for_an_explanation_is_400(viewer: Viewer, query: dict[
 # --- Operations and audits ------------------------------------------------------------------------------------------
 
 
-def test_operations_under_way_are_listed_with_their_step_and_age(viewer: Viewer) -> None:
+@contextmanager
+def build_under_way(viewer: Viewer) -> Iterator[str]:
+    """Stop all agents, so that a build waits in its cell; yield its instance."""
     agents = [name for name in viewer.cloud.services if name.startswith("compute-")]
-    services = {name: viewer.cloud.services[name] for name in agents}
     viewer.cloud.stop_agents()
     try:
         uuid = viewer.order()
-
-        def waiting() -> list[Any]:
-            return [one for one in viewer.get("operations")["operations"] if one["subject"] == uuid and one["cell"]]
-
-        wait_until(waiting, "the operation of the cell")
-        [operation] = waiting()
-        assert (operation["kind"], operation["state"]) == ("build", "pending")
-        assert operation["cell"] in ("cell1", "cell2")
-        assert operation["age"] >= operation["idle"] >= 0
+        wait_until(lambda: of_cells(viewer.get("operations"), uuid), "the operation of the cell")
+        yield uuid
     finally:
-        for name in services:
+        for name in agents:
             cell = name.removeprefix("compute-")
             viewer.cloud.add(name, viewer.cloud.compute(cell, 3))
     wait_until(lambda: viewer.state(uuid) in ("active", "error"), "the build to end")
+
+
+def of_cells(answer: Any, subject: str) -> list[Any]:
+    return [one for one in answer["operations"] if one["subject"] == subject and one["cell"]]
+
+
+def test_operations_under_way_are_listed_with_their_step_and_age(viewer: Viewer) -> None:
+    with build_under_way(viewer) as uuid:
+        [operation] = of_cells(viewer.get("operations"), uuid)
+        assert (operation["kind"], operation["state"]) == ("build", "pending")
+        assert operation["cell"] in ("cell1", "cell2")
+        assert operation["age"] >= operation["idle"] >= 0
+
+
+class AwayPlacement(InProcessPlacement):
+    """A store whose database cannot be reached."""
+
+    def call(self, message: Message[R]) -> R:
+        raise errors.StoreUnavailable(schema="main", reason="gone")
+
+
+def test_while_the_main_database_is_away_operations_have_the_uuids_of_their_cells(
+    viewer: Viewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dashboard.sources.InProcessPlacement", AwayPlacement)
+    with build_under_way(viewer) as uuid, closing(Sources(viewer.cloud.configuration())) as sources:
+        [operation] = of_cells(sources.operations(), uuid)
+        assert operation["cell"] == operation["cell_uuid"]
 
 
 def test_a_post_begins_an_audit_and_each_viewer_gets_its_findings(viewer: Viewer) -> None:
