@@ -8,9 +8,8 @@ import msgspec
 from moorage import errors
 from moorage.cli import lists
 from moorage.cli.lists import MessageClient
-from moorage.messages import MAX_INSTANCES, ListClaims, ListProviderAllocations, ListProviderTrees
+from moorage.messages import ListProviderAllocations, ListProviderTrees
 from moorage.model import ResourceProvider
-from moorage.model.inspection import ClaimState
 from scheduler.registry.hosts import HostRow
 from scheduler.view.snapshot import Snapshot
 
@@ -73,20 +72,12 @@ def _held(placement: MessageClient, providers: Sequence[ResourceProvider]) -> di
 
 
 def _consumers(placement: MessageClient, held: Mapping[str, Mapping[str, Mapping[str, int]]]) -> list[dict[str, Any]]:
-    claims = _claims(placement, sorted(held))
+    claims = {one.consumer_uuid: one for one in lists.claims_of(placement, held)}
     return [
         {"uuid": uuid, "held": held[uuid], "claim": None if claim is None else msgspec.to_builtins(claim)}
         for uuid in sorted(held)
         for claim in [claims.get(uuid)]
     ]
-
-
-def _claims(placement: MessageClient, uuids: Sequence[str]) -> dict[str, ClaimState]:
-    found: dict[str, ClaimState] = {}
-    for start in range(0, len(uuids), MAX_INSTANCES):
-        part = tuple(uuids[start : start + MAX_INSTANCES])
-        found |= {one.consumer_uuid: one for one in placement.call(ListClaims(consumer_uuids=part, residues=True))}
-    return found
 
 
 def _provider(provider: ResourceProvider) -> dict[str, Any]:

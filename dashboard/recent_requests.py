@@ -11,7 +11,7 @@ from dashboard.explanations import described
 from moorage import errors
 from moorage.cli import lists
 from moorage.cli.lists import MessageClient
-from moorage.messages import ListClaims, ListInstances, ListMigrations, ListOperations, ShowInstance
+from moorage.messages import ListInstances, ListMigrations, ListOperations, ShowInstance
 from moorage.model import Attempt, Instance, Migration
 
 #: After so many seconds without a request, the newest instance is searched for again: many may have come since then.
@@ -83,7 +83,7 @@ def life(conductor: MessageClient, placement: MessageClient, uuid: str) -> dict[
         "now": time.time(),
     }
     try:
-        claims = placement.call(ListClaims(consumer_uuids=tuple(sorted(consumers)), residues=True))
+        claims = lists.claims_of(placement, consumers)
     except errors.Unavailable as fault:
         return shown | {"claims": None, "claims_unknown": str(fault)}
     return shown | {"claims": msgspec.to_builtins(claims)}

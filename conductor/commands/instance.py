@@ -21,7 +21,6 @@ from moorage.messages import (
     GetAllocations,
     GetResourceProvider,
     GetServerGroup,
-    ListClaims,
     ListInstances,
     ShowInstance,
 )
@@ -144,7 +143,7 @@ class InstanceShow(Configured, ShowOne):
         attempts = {attempt.attempt_id for attempt in instance.attempts}
         consumers = {instance.uuid, *attempts, *migrations_of(instance)}
         try:
-            claims = self.client("placement").call(ListClaims(consumer_uuids=tuple(sorted(consumers)), residues=True))
+            claims = lists.claims_of(self.client("placement"), consumers)
             held = holdings(instance, claims)
             return held if held["holds"] != NOTHING else held | self._foreign(instance)
         except errors.Unavailable as fault:

@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
 from msgspec import structs
@@ -133,6 +133,14 @@ def claims(
     """Return all claims of a list, the oldest first, or the first ones; then the others are not kept in memory."""
     found = _each(client.call, message, at_once, lambda one: one.consumer_uuid)
     return _oldest(found, most)
+
+
+def claims_of(client: MessageClient, consumer_uuids: Iterable[str]) -> list[ClaimState]:
+    """Return the claims and the residues of consumers, the oldest first, in parts by the consumers."""
+    uuids = sorted(consumer_uuids)
+    parts = (tuple(uuids[start : start + MAX_INSTANCES]) for start in range(0, len(uuids), MAX_INSTANCES))
+    found = (client.call(ListClaims(consumer_uuids=part, residues=True)) for part in parts)
+    return _oldest(chain.from_iterable(found), None)
 
 
 def provider_allocations(

@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.moorage.clock import Clock
 
-from dashboard.recent_requests import RecentRequests
+from dashboard.recent_requests import RecentRequests, life
 from moorage import ids
-from moorage.messages import ListInstances
-from moorage.model import Flavor, Instance
+from moorage.messages import MAX_INSTANCES, ListClaims, ListInstances, ListMigrations, ShowInstance
+from moorage.messages.wire import decode_strictly, encode
+from moorage.model import Flavor, Instance, Migration
+from moorage.model.inspection import ClaimState
 
 
 def instance(number: int) -> Instance:
@@ -76,3 +78,38 @@ def test_after_a_pause_the_newest_instance_is_searched_for_again() -> None:
 
     assert [one["number"] for one in recent.read()] == list(range(10_000, 9_990, -1))
     assert conductor.listed < 100, "the instances of the pause are not all read"
+
+
+class MovedOften:
+    """A super conductor and a placement role, with one instance that was moved very often."""
+
+    def call(self, message: Any) -> Any:
+        decode_strictly(type(message), encode(message))
+        if isinstance(message, ShowInstance):
+            return instance(1)
+        if isinstance(message, ListMigrations):
+            return [migration(number) for number in range(MAX_INSTANCES + 1)] if message.after is None else []
+        if isinstance(message, ListClaims):
+            return [
+                ClaimState(consumer_uuid=uuid, consumer_type="MIGRATION", generation=1, age=float(int(uuid[:8], 16)))
+                for uuid in message.consumer_uuids
+            ]
+        return []
+
+
+def migration(number: int) -> Migration:
+    return Migration(
+        uuid=ids.derived("recent", "migration", number),
+        instance_uuid=instance(1).uuid,
+        kind="cold-migration",
+        state="confirmed",
+        created_at=0.0,
+        updated_at=0.0,
+    )
+
+
+def test_an_instance_with_more_moves_than_a_message_names_is_shown_with_all_its_claims() -> None:
+    cloud = MovedOften()
+    claims = life(cloud, cloud, instance(1).uuid)["claims"]
+    assert len(claims) == MAX_INSTANCES + 2
+    assert [one["age"] for one in claims] == sorted((one["age"] for one in claims), reverse=True)
