@@ -87,7 +87,7 @@ class Explain(Configured, ShowOne):
             type=positive,
             default=5.0,
             metavar="SECONDS",
-            help="Time limit of --what-if (default: %(default)g)",
+            help="Time limit of --what-if, up to 60 (default: %(default)g)",
         )
         return parser
 
@@ -167,7 +167,8 @@ class Explain(Configured, ShowOne):
             patience=given.patience,
         )
         # The scheduler may search for `patience` seconds before it answers.
-        return self.client("scheduler").call(message)
+        seconds = self.calling.rpc.call_timeout + given.patience if given.what_if else None
+        return self.client("scheduler").call(message, seconds)
 
     # --- Stored explanations ------------------------------------------------------------------------------------------
 

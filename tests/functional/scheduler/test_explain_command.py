@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,10 +13,12 @@ import pytest
 from harness.cloud import CloudSpec, RunningCloud
 from harness.commands import build_all
 from moorage import ids
+from moorage.bus.bus import Bus, serves
 from moorage.cli.shell import Shell, main
-from moorage.messages import BuildInstances, ShowInstance
+from moorage.config import options
+from moorage.messages import BuildInstances, ExplainRequest, ShowInstance
 from moorage.messages.wire import encode
-from moorage.model import Flavor, Instance, RequestSpec
+from moorage.model import Explanation, Flavor, Instance, RequestSpec
 from scheduler.commands.explain import Explain
 
 SIZE = ("--vcpus", "2", "--memory-mb", "4096", "--root-gb", "20")
@@ -245,3 +249,26 @@ def test_without_an_answer_of_a_scheduler_the_command_ends_with_3(
     file.write_text(f"[DEFAULT]\ntransport_url = inproc://{ids.fresh()}/\n[rpc]\ncall_timeout = 0.2\n")
     assert main(["--config-file", str(file), "explain", *SIZE]) == 3
     assert "It is unknown whether there is a host" in capsys.readouterr().err
+
+
+class SlowScheduler:
+    """A scheduler that searches for longer than a command waits for an answer that needs no search."""
+
+    @serves(ExplainRequest)
+    def explain(self, message: ExplainRequest) -> Explanation:
+        if message.what_if:
+            time.sleep(1.0)
+        return Explanation(hosts=1)
+
+
+def test_the_answer_to_what_if_is_waited_for_as_long_as_the_scheduler_may_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = inproc://{ids.fresh()}/\n[rpc]\ncall_timeout = 0.5\n")
+    with closing(Bus(options.new(files=[file]))) as bus:
+        bus.server("scheduler", "one", [SlowScheduler()]).start()
+        words = ["--config-file", str(file), "explain", *SIZE, "--what-if", "--patience"]
+        assert main([*words, "0.1"]) == 3
+        assert "There was no answer" in capsys.readouterr().err
+        assert main([*words, "5"]) == 1
