@@ -11,6 +11,7 @@ from oslo_config import cfg
 from moorage import errors
 from moorage.cli.audit.collector import AuditCollector
 from moorage.cli.audit.command import Examination, examine
+from moorage.cli.audit.findings import Finding
 from moorage.cli.clients import Clients
 
 LOG = logging.getLogger(__name__)
@@ -75,9 +76,15 @@ class Audits:
             return {"state": "failed", "reason": f"an unexpected fault: {type(fault).__name__}"}
         return {
             "state": "done",
-            "findings": [{"kind": one.kind, "subject": one.subject, "detail": one.detail} for one in found.findings],
+            "findings": [_described(one) for one in found.findings],
             "unseen": found.unseen,
         }
+
+
+def _described(one: Finding) -> dict[str, Any]:
+    # A consumer that is on several hosts is an instance: the one of a migration holds only the source.
+    instance = one.subject if one.kind == "doubled" else one.instance_uuid
+    return {"kind": one.kind, "subject": one.subject, "instance": instance, "detail": one.detail}
 
 
 def _audited(conf: cfg.ConfigOpts) -> Examination:

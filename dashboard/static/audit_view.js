@@ -1,7 +1,7 @@
 // The findings of an audit; it runs when a viewer asks for it, and all viewers see it.
 
 import { get, post } from "./api.js";
-import { chip, duration, h, instanceLink, moment, replace, table } from "./dom.js";
+import { chip, duration, h, instanceLink, moment, replace, short, table } from "./dom.js";
 
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
@@ -69,13 +69,16 @@ function content(found) {
       ? table(
           "Findings",
           ["finding", "subject", "detail"],
-          found.findings.map((one) => [
-            one.kind,
-            UUID.test(one.subject) ? instanceLink(one.subject, `${one.kind} ${one.subject}`) : one.subject,
-            one.detail,
-          ]),
+          found.findings.map((one) => [one.kind, subject(one), one.detail]),
         )
       : null,
     unseen.length ? table("Not seen", ["not seen", "why"], unseen) : null,
   ];
+}
+
+/** A subject may also be a provider, a migration, an attempt or a host: only its instance has a page. */
+function subject(one) {
+  const link = one.instance && instanceLink(one.instance, `${one.kind} ${one.subject}`);
+  if (one.instance === one.subject) return link;
+  return [UUID.test(one.subject) ? short(one.subject) : one.subject, link ? [" of ", link] : null];
 }

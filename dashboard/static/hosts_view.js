@@ -174,23 +174,21 @@ export class HostsView {
 
   #draw_chart() {
     if (!cloud.history.length || !this.element.isConnected) return;
-    const names = STANDARD.filter((name) => cloud.totals.amounts.has(name));
-    if (!this.chart) {
-      this.chart = new Chart(
-        this.chartElement,
-        "Used since this page was opened",
-        names.map((label, i) => ({
-          label,
-          colour: LINES[i],
-          value: percent,
-        })),
-        { range: [0, 1], values: (_, ticks) => ticks.map(percent), height: 140 },
-      );
-    }
+    // All standard classes: hosts with further classes may be added while the page is open.
+    this.chart ??= new Chart(
+      this.chartElement,
+      "Used since this page was opened",
+      STANDARD.map((label, i) => ({
+        label,
+        colour: LINES[i],
+        value: percent,
+      })),
+      { range: [0, 1], values: (_, ticks) => ticks.map(percent), height: 140 },
+    );
     const share = (sum) => (sum ? sum.used / sum.capacity : null);
     this.chart.show([
       cloud.history.map(([at]) => at),
-      ...names.map((name) => cloud.history.map(([, amounts]) => share(amounts.get(name)))),
+      ...STANDARD.map((name) => cloud.history.map(([, amounts]) => share(amounts.get(name)))),
     ]);
   }
 }

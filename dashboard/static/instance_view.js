@@ -65,9 +65,11 @@ export class InstanceView {
   }
 
   async #explain(host) {
+    const uuid = this.uuid;
     replace(this.explained, h("p", { class: "quiet" }, "Asking a scheduler …"));
     try {
-      const found = await get("explain", { instance: this.uuid, host, now: true });
+      const found = await get("explain", { instance: uuid, host, now: true });
+      if (uuid !== this.uuid) return;
       const why = Object.entries(found.named_hosts ?? {}).find(([name]) => name.toLowerCase() === host?.toLowerCase());
       replace(
         this.explained,
@@ -75,6 +77,7 @@ export class InstanceView {
         funnel(found),
       );
     } catch (fault) {
+      if (uuid !== this.uuid) return;
       replace(this.explained, h("p", { class: "bad" }, fault.message));
     }
   }

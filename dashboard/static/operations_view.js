@@ -1,7 +1,7 @@
 // The operations under way: the next step of each, its age, and how long it has been idle.
 
 import { get } from "./api.js";
-import { chip, duration, h, instanceLink, replace, table } from "./dom.js";
+import { chip, duration, h, instanceLink, replace, short, table } from "./dom.js";
 
 export class OperationsView {
   title = "Operations";
@@ -37,7 +37,7 @@ export class OperationsView {
         operations.map((one) => [
           one.kind,
           chip(one.step, one.tries ? "warn" : "busy"),
-          instanceLink(one.subject, one.uuid),
+          isOfInstance(one) ? instanceLink(one.subject, one.uuid) : short(one.subject),
           one.cell ?? "super conductor",
           duration(one.age),
           duration(one.idle),
@@ -48,4 +48,9 @@ export class OperationsView {
       ),
     );
   }
+}
+
+/** A build of the super conductor is of a request, and a cleaning of an attempt; all others are of an instance. */
+function isOfInstance(one) {
+  return one.kind !== "clean" && (one.kind !== "build" || Boolean(one.cell_uuid));
 }

@@ -21,6 +21,8 @@ from harness.servers import free_ports
 from moorage import ids
 from moorage.messages import BuildInstances
 from moorage.model import Flavor, RequestSpec
+from placement_store.schema import inventories
+from scheduler.service import SchedulerService
 
 _PATIENCE = 20.0
 _FLAGS = ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,800", "--hide-scrollbars")
@@ -35,7 +37,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Runnin
     rules = tmp_path_factory.mktemp("policy") / "policy.yaml"
     rules.write_text('"dashboard:read": "user_id:looker or rule:admin_or_service_api"\n')
     settings = {**SETTINGS, "dashboard": {**SETTINGS["dashboard"], "port": port}}
-    with RunningCloud(CloudSpec(hosts=6, cells=2, settings=settings)) as cloud:
+    with RunningCloud(CloudSpec(hosts=6, cells=2, placement_apart=True, settings=settings)) as cloud:
         conf = cloud.configuration()
         Enforcer(conf)  # registers the options of its group
         conf.set_override("policy_file", str(rules), group="oslo_policy")
@@ -159,10 +161,40 @@ def test_if_hosts_cannot_be_read_the_page_shows_an_error_and_still_lists_request
     assert all("ERR_BLOCKED" in entry["message"] for entry in look.get_log("browser"))
 
 
-def test_a_button_starts_an_audit_and_the_page_shows_its_result(look: Any) -> None:
+def test_a_button_starts_an_audit_and_the_page_shows_its_result(look: Any, page: tuple[str, RunningCloud]) -> None:
+    _url, cloud = page
+    add_to_used(cloud, 1)
     look.find_element(By.TAG_NAME, "body").send_keys("4")
     until(look, lambda: look.find_elements(By.CSS_SELECTOR, "main section > button"))[0].click()
     until(look, lambda: "nothing found" in text(look, "main") or "findings" in text(look, "main"))
+    add_to_used(cloud, -1)
+    assert "drifted" in text(look, "main tbody")
+    # A provider has no page.
+    assert not look.find_elements(By.CSS_SELECTOR, "main tbody a[href^='#/instance/']")
+
+
+def add_to_used(cloud: RunningCloud, amount: int) -> None:
+    statement = inventories.update().values(used=inventories.c.used + amount)
+    cloud.database.write(lambda connection: connection.execute(statement))
+
+
+def test_an_operation_of_a_request_is_not_a_link_to_an_instance(look: Any, page: tuple[str, RunningCloud]) -> None:
+    _url, cloud = page
+    cloud.stop_service("scheduler1")
+    try:
+        order(cloud)
+        look.find_element(By.TAG_NAME, "body").send_keys("3")
+        row = "//main//tbody/tr[contains(., 'super conductor')]"
+        until(look, lambda: look.find_elements(By.XPATH, row))
+        assert not look.find_elements(By.XPATH, f"{row}//a")
+    finally:
+        cloud.add(
+            "scheduler1", SchedulerService(cloud.configuration(scheduler={"serve_placement": False}), "scheduler1")
+        )
+
+
+def test_the_chart_has_all_standard_classes_from_the_start(look: Any) -> None:
+    until(look, lambda: all(name in text(look, "main .chart") for name in ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")))
 
 
 def test_the_page_has_a_light_and_a_dark_theme_and_fits_a_phone(look: Any) -> None:

@@ -10,7 +10,15 @@ from moorage import errors
 from moorage.cli.audit.command import Examination
 from moorage.cli.audit.findings import CloudState, Finding
 
-FOUND = Examination([Finding("leaked", "c1", "no such instance")], {"the view of s2": "no answer"}, CloudState())
+FOUND = Examination(
+    [
+        Finding("leaked", "c1", "no such instance", instance_uuid="i1"),
+        Finding("doubled", "i2", "has active guests on a, b"),
+        Finding("drifted", "p1", "VCPU"),
+    ],
+    {"the view of s2": "no answer"},
+    CloudState(),
+)
 
 
 def ended(audits: Audits) -> dict[str, object]:
@@ -34,7 +42,11 @@ def test_findings_and_parts_without_an_answer_are_kept() -> None:
 
     go_on.set()
     state = ended(audits)
-    assert state["findings"] == [{"kind": "leaked", "subject": "c1", "detail": "no such instance"}]
+    assert state["findings"] == [
+        {"kind": "leaked", "subject": "c1", "instance": "i1", "detail": "no such instance"},
+        {"kind": "doubled", "subject": "i2", "instance": "i2", "detail": "has active guests on a, b"},
+        {"kind": "drifted", "subject": "p1", "instance": None, "detail": "VCPU"},
+    ]
     assert state["unseen"] == {"the view of s2": "no answer"}
 
 
