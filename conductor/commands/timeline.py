@@ -50,7 +50,7 @@ def attached(instance: Instance, names: Mapping[str, str]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for suffix, one in sorted(instance.attached.items()):
         amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(one.resources.items()))
-        of = "claimed of nothing yet"
+        of = "not claimed yet"
         if one.provider_uuid is not None:
             of = f"of {names.get(one.provider_uuid, one.provider_uuid)}"
         fields[f"attached {suffix}"] = f"{amounts}, {of}"

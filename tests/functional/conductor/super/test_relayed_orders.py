@@ -106,7 +106,7 @@ def test_a_resource_is_attached_shown_and_detached_by_command(world: MovingWorld
     world.cell.instances[uuid].attached["_port1"] = AttachedResource(resources=PORT.resources, provider_uuid=gone)
     assert moorage("instance", "show", uuid)[1]["attached _port1"].endswith(f"of {gone}")
     world.cell.instances[uuid].attached["_port1"] = AttachedResource(resources=PORT.resources)
-    assert moorage("instance", "show", uuid)[1]["attached _port1"].endswith("claimed of nothing yet")
+    assert moorage("instance", "show", uuid)[1]["attached _port1"].endswith("not claimed yet")
     status, [row] = moorage("instance", "detach-resource", uuid, "_port1", "--no-wait")
     assert (status, world.show(uuid).attached) == (0, {})
     assert moorage("instance", "detach-resource", uuid, "_port1")[0] == 1
