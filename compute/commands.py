@@ -8,8 +8,15 @@ import yaml
 from compute.service import ComputeService
 from compute.tree_changes import TreeChange
 from moorage import logs
+from moorage.cli.command import argument
 from moorage.cli.serving import Serving
 from moorage.messages.wire import encode
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of hosts")
+    return int(text)
 
 
 class Compute(Serving):
@@ -18,21 +25,17 @@ class Compute(Serving):
     Each agent of a cell needs a unique name. On SIGTERM it stops; its guests keep running.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--cell", required=True, metavar="NAME", help="Cell of its hosts")
-        parser.add_argument("--agent", metavar="NAME", help="Name of the agent (default: [compute] agent)")
-        parser.add_argument(
-            "--fake-hosts", type=_count, metavar="N", help="Use the fake driver with N hosts; nothing is real"
-        )
-        parser.add_argument(
+    arguments = (
+        argument("--cell", required=True, metavar="NAME", help="Cell of its hosts"),
+        argument("--agent", metavar="NAME", help="Name of the agent (default: [compute] agent)"),
+        argument("--fake-hosts", type=_count, metavar="N", help="Use the fake driver with N hosts; nothing is real"),
+        argument(
             "--wanted-reshapes",
             action="store_true",
             help="Print the reshapes that the driver needs on its hosts, as a file for `moorage resource provider "
             "reshape`, and exit; stop the agent first",
-        )
-        return parser
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Serve until a signal comes."""
@@ -47,12 +50,6 @@ class Compute(Serving):
         logs.setup(self.conf, f"compute.{self.conf.compute.agent}")
         self.serve(compute, parsed_args)
         return 0
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of hosts")
-    return int(text)
 
 
 def _reshape_file(changes: Sequence[TreeChange]) -> str:

@@ -12,7 +12,7 @@ from conductor.commands.order import INSTANCE_COLUMNS, OrderCommand, add_request
 from conductor.commands.timeline import NOTHING, attached, explained, holdings, migrations_of, timeline
 from moorage import errors, ids
 from moorage.cli import lists, request_arguments
-from moorage.cli.command import Configured, ListCommand, shown
+from moorage.cli.command import Configured, ListCommand, argument, shown
 from moorage.cli.names import instance_uuid
 from moorage.messages import (
     MAX_INSTANCES,
@@ -39,17 +39,15 @@ class InstanceBuildCommand(OrderCommand):
     If you repeat the command with the same --request-id, it builds nothing new and shows the same instances.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        request_arguments.add_options(parser, size_required=True)
-        parser.add_argument(
-            "--name", metavar="NAME", help="Name of the instance; several instances are named NAME-1, NAME-2, …"
-        )
-        parser.add_argument("--host", metavar="NAME", help="Build only on this host")
-        add_request_id(parser)
-        add_wait(parser, "built or in error; the exit status is 1 if any is in error or still being built")
-        return parser
+    arguments = (
+        lambda parser: request_arguments.add_options(parser, size_required=True),
+        argument("--name", metavar="NAME", help="Name of the instance; several instances are named NAME-1, NAME-2, …"),
+        argument("--host", metavar="NAME", help="Build only on this host"),
+        add_request_id,
+        lambda parser: add_wait(
+            parser, "built or in error; the exit status is 1 if any is in error or still being built"
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Send the order, and wait if `--wait` is given."""
@@ -80,15 +78,13 @@ def _names(given: str | None, count: int) -> tuple[str, ...]:
 class InstanceList(ListCommand):
     """List instances in the order of their requests."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--project", metavar="NAME", help="List only instances of this project")
-        parser.add_argument("--name", metavar="NAME", help="List only instances with this name")
-        parser.add_argument("--state", choices=get_args(InstanceState), help="List only instances in this state")
-        parser.add_argument("--host", metavar="NAME", help="List only instances on this host")
-        parser.add_argument("--deleted", action="store_true", help="List deleted instances, too")
-        return parser
+    arguments = (
+        argument("--project", metavar="NAME", help="List only instances of this project"),
+        argument("--name", metavar="NAME", help="List only instances with this name"),
+        argument("--state", choices=get_args(InstanceState), help="List only instances in this state"),
+        argument("--host", metavar="NAME", help="List only instances on this host"),
+        argument("--deleted", action="store_true", help="List deleted instances, too"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Query the super conductor."""
@@ -108,11 +104,7 @@ class InstanceList(ListCommand):
 class InstanceShow(Configured, ShowOne):
     """Show an instance, with the host and the outcome of each attempt to build it."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", metavar="INSTANCE", help="Instance (name or uuid)")
-        return parser
+    arguments = (argument("uuid", metavar="INSTANCE", help="Instance (name or uuid)"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Query the super conductor."""
@@ -171,12 +163,10 @@ class InstanceShow(Configured, ShowOne):
 class InstanceDelete(OrderCommand):
     """Delete instances: first their guests, then their allocations. It is safe to repeat the command."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", metavar="INSTANCE", nargs="+", help="Instances (names or uuids)")
-        add_wait(parser, "deleted; the exit status is 1 if any is not")
-        return parser
+    arguments = (
+        argument("uuid", metavar="INSTANCE", nargs="+", help="Instances (names or uuids)"),
+        lambda parser: add_wait(parser, "deleted; the exit status is 1 if any is not"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Send the order, and wait if `--wait` is given."""

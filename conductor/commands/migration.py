@@ -9,7 +9,7 @@ from cliff.show import ShowOne
 from conductor.commands.timeline import attempt_in_words, explained, moment
 from moorage import errors
 from moorage.cli import lists
-from moorage.cli.command import Configured, ListCommand, shown
+from moorage.cli.command import Configured, ListCommand, argument, shown
 from moorage.cli.names import instance_uuid
 from moorage.messages import ListClaims, ListMigrations, ShowMigration
 from moorage.model import Migration
@@ -20,14 +20,10 @@ MIGRATION_COLUMNS = ("uuid", "instance", "kind", "state", "source", "destination
 class MigrationList(ListCommand):
     """List the migrations that are in progress or wait to be confirmed or reverted, the oldest first."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--instance", metavar="INSTANCE", help="List only migrations of this instance (name or uuid)"
-        )
-        parser.add_argument("--all", action="store_true", help="List migrations that are over, too")
-        return parser
+    arguments = (
+        argument("--instance", metavar="INSTANCE", help="List only migrations of this instance (name or uuid)"),
+        argument("--all", action="store_true", help="List migrations that are over, too"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Query the super conductor."""
@@ -43,11 +39,7 @@ class MigrationList(ListCommand):
 class MigrationShow(Configured, ShowOne):
     """Show a migration: its progress, what it waits for, its attempts and its allocations."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", help="Migration (uuid)")
-        return parser
+    arguments = (argument("uuid", help="Migration (uuid)"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Query the super conductor."""

@@ -7,7 +7,7 @@ from typing import Any
 from cliff.show import ShowOne
 
 from moorage.cli import lists
-from moorage.cli.command import Configured, ListCommand, ShownAge, shown
+from moorage.cli.command import Configured, ListCommand, ShownAge, argument, shown
 from moorage.cli.names import instance_uuid
 from moorage.messages import ListOperations, ShowOperation
 from moorage.model.inspection import OperationSummary
@@ -22,14 +22,10 @@ class OperationList(ListCommand):
     an owner waits for the report of a host, or for the next free conductor.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--all", action="store_true", help="List ended operations, too")
-        parser.add_argument(
-            "--instance", metavar="INSTANCE", help="List only operations on this instance (name or uuid)"
-        )
-        return parser
+    arguments = (
+        argument("--all", action="store_true", help="List ended operations, too"),
+        argument("--instance", metavar="INSTANCE", help="List only operations on this instance (name or uuid)"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Query the super conductor."""
@@ -43,11 +39,7 @@ class OperationList(ListCommand):
 class OperationShow(Configured, ShowOne):
     """Show an operation: its next step, its owner with the lease, and the result of the last try."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", help="Operation (uuid)")
-        return parser
+    arguments = (argument("uuid", help="Operation (uuid)"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Query the super conductor."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from conductor.commands.order import OrderCommand, add_request_id, add_wait_timeout
 from moorage import ids
 from moorage.cli import group_options
-from moorage.cli.command import shown
+from moorage.cli.command import Argument, argument, shown
 from moorage.cli.names import instance_uuid
 from moorage.messages import AttachResource, DetachResource, OperationBegun, ShowOperation
 from moorage.messages.wire import Mutation
@@ -21,16 +21,13 @@ class _ResourceOrder(OrderCommand):
 
     kind: ClassVar[type[Mutation[OperationBegun]]]
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add("instance", metavar="INSTANCE", help="Instance (name or uuid)")
-        add("name", metavar="NAME", help="Name of the resource group")
-        add("--no-wait", dest="wait", action="store_false", help="Do not wait for the end of the operation")
-        add_request_id(parser)
-        add_wait_timeout(parser)
-        return parser
+    arguments: Sequence[Argument] = (
+        argument("instance", metavar="INSTANCE", help="Instance (name or uuid)"),
+        argument("name", metavar="NAME", help="Name of the resource group"),
+        argument("--no-wait", dest="wait", action="store_false", help="Do not wait for the end of the operation"),
+        add_request_id,
+        add_wait_timeout,
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Send the order, and wait unless `--no-wait` is given."""
@@ -66,11 +63,7 @@ class InstanceAttachResource(_ResourceOrder):
 
     kind = AttachResource
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        group_options.add_group_options(parser, in_any_tree=False)
-        return parser
+    arguments = (lambda parser: group_options.add_group_options(parser, in_any_tree=False),)
 
     def content(self, given: argparse.Namespace) -> dict[str, Any]:
         """Return the group."""

@@ -5,6 +5,7 @@ import socket
 
 from conductor.service import CellConductor, SuperConductor
 from moorage import logs
+from moorage.cli.command import argument
 from moorage.cli.serving import Serving
 
 
@@ -15,16 +16,14 @@ class Conductor(Serving):
     stops. Other conductors continue its operations, or it continues them itself after a restart.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--cell", metavar="NAME", help="Cell of this conductor; without it, run a super conductor")
-        parser.add_argument(
+    arguments = (
+        argument("--cell", metavar="NAME", help="Cell of this conductor; without it, run a super conductor"),
+        argument(
             "--name",
             default=socket.gethostname(),
             help="Name of this conductor, unique among its kind (default: the host name)",
-        )
-        return parser
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Serve until a signal arrives."""

@@ -10,7 +10,7 @@ from cliff.show import ShowOne
 
 from moorage import ids
 from moorage.cli import lists
-from moorage.cli.command import ShownLines, canonical_uuid, shown
+from moorage.cli.command import Argument, ShownLines, argument, canonical_uuid, shown
 from moorage.messages import (
     AddAggregateHost,
     CreateHostAggregate,
@@ -28,6 +28,22 @@ from scheduler.commands.hosts import WithCells
 Shown = tuple[tuple[str, ...], tuple[Any, ...]]
 
 _COLUMNS = ("uuid", "name", "zone", "metadata", "hosts")
+
+
+def _add_metadata(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metadata",
+        type=_pair,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="Metadata of the aggregate; may be repeated",
+    )
+    parser.add_argument(
+        "--zone",
+        type=argument_types.name,
+        help=f"Availability zone of its hosts, the same as --metadata {ZONE_KEY}=ZONE",
+    )
 
 
 class _AggregateCommand(WithCells):
@@ -50,13 +66,9 @@ class _AggregateCommand(WithCells):
 class _NamedAggregateCommand(_AggregateCommand):
     """A command about one host aggregate."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "aggregate", type=argument_types.name, metavar="AGGREGATE", help="Host aggregate (name or uuid)"
-        )
-        return parser
+    arguments: Sequence[Argument] = (
+        argument("aggregate", type=argument_types.name, metavar="AGGREGATE", help="Host aggregate (name or uuid)"),
+    )
 
 
 class _AggregateHostCommand(_NamedAggregateCommand, ShowOne):
@@ -64,14 +76,10 @@ class _AggregateHostCommand(_NamedAggregateCommand, ShowOne):
 
     change: type[AddAggregateHost | RemoveAggregateHost]
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("host", type=argument_types.name, metavar="HOST", help="Host (name)")
-        parser.add_argument(
-            "--cell", metavar="NAME", help="Cell of the host, if several cells have a host of this name"
-        )
-        return parser
+    arguments = (
+        argument("host", type=argument_types.name, metavar="HOST", help="Host (name)"),
+        argument("--cell", metavar="NAME", help="Cell of the host, if several cells have a host of this name"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         """Change the aggregate and show it; the errors are those of the message."""
@@ -91,18 +99,16 @@ class AggregateCreate(_AggregateCommand, ShowOne):
     It is also an aggregate of resource providers, which `member_of` of a request can name.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("name", type=argument_types.name, help="Name of the aggregate; it must be unique")
-        parser.add_argument(
+    arguments = (
+        argument("name", type=argument_types.name, help="Name of the aggregate; it must be unique"),
+        argument(
             "--uuid",
             type=canonical_uuid,
             help="Uuid of the aggregate; it may be that of an existing aggregate of resource providers (default: a new "
             "one)",
-        )
-        _add_metadata(parser)
-        return parser
+        ),
+        _add_metadata,
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         """Create the aggregate and show it."""
@@ -118,20 +124,18 @@ class AggregateSet(_NamedAggregateCommand, ShowOne):
     It is refused if servers are on a host whose availability zone would change, or if a host would be in two zones.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--name", type=argument_types.name, help="New name of the aggregate")
-        parser.add_argument(
+    arguments = (
+        argument("--name", type=argument_types.name, help="New name of the aggregate"),
+        argument(
             "--unset",
             type=argument_types.name,
             action="append",
             default=[],
             metavar="KEY",
             help="Metadata key to remove; may be repeated",
-        )
-        _add_metadata(parser)
-        return parser
+        ),
+        _add_metadata,
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         """Change the aggregate and show it."""
@@ -167,13 +171,11 @@ class AggregateRemoveHost(_AggregateHostCommand):
 class AggregateList(_AggregateCommand, Lister):
     """List the host aggregates by name, with their numbers of hosts."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
+    arguments = (
+        argument(
             "--host", type=argument_types.name, metavar="NAME", help="List only the aggregates of hosts with this name"
-        )
-        return parser
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Return a row for each aggregate."""
@@ -195,16 +197,14 @@ class AggregateDelete(_NamedAggregateCommand, ShowOne):
     It is refused, also with --force, if servers are on a host whose availability zone would change.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
+    arguments = (
+        argument(
             "--force",
             action="store_true",
             help="Delete the aggregate even if it has hosts; the hosts themselves remain",
-        )
-        parser.add_argument("--dry-run", action="store_true", help="Only show what would be deleted")
-        return parser
+        ),
+        argument("--dry-run", action="store_true", help="Only show what would be deleted"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         """Delete the aggregate and show its last state."""
@@ -224,11 +224,7 @@ class AggregateSync(_AggregateCommand, Lister):
     Nodes can only be missing if a service of an older version, or a person, has changed the tables.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--dry-run", action="store_true", help="Only list the missing nodes")
-        return parser
+    arguments = (argument("--dry-run", action="store_true", help="Only list the missing nodes"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Return a row for each node."""
@@ -255,22 +251,6 @@ def _values(aggregate: HostAggregate) -> tuple[Any, ...]:
 
 
 # --- Arguments ------------------------------------------------------------------------------------------------------
-
-
-def _add_metadata(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--metadata",
-        type=_pair,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="Metadata of the aggregate; may be repeated",
-    )
-    parser.add_argument(
-        "--zone",
-        type=argument_types.name,
-        help=f"Availability zone of its hosts, the same as --metadata {ZONE_KEY}=ZONE",
-    )
 
 
 def _metadata(parsed_args: argparse.Namespace) -> dict[str, str]:

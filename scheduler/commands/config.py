@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from cliff.lister import Lister
 
-from moorage.cli.command import Configured, ShownLines, ShownValue, positive
+from moorage.cli.command import Configured, ShownLines, ShownValue, argument, positive
 from moorage.messages import ShowPolicy
 from moorage.model.inspection import PluginUse, PolicyState
 from scheduler.commands import running
@@ -36,18 +36,16 @@ class SchedulerConfigShow(Configured, Lister):
 
     _wrong: Sequence[str] = ()
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--scheduler", metavar="NAME", help="Show only this scheduler")
-        parser.add_argument(
+    arguments = (
+        argument("--scheduler", metavar="NAME", help="Show only this scheduler"),
+        argument(
             "--timeout",
             type=positive,
             default=5.0,
             metavar="SECONDS",
             help="Time to wait for the answer of each scheduler (default: %(default)g)",
-        )
-        return parser
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Ask all schedulers, in parallel, and return a row for each one that answers."""

@@ -11,7 +11,7 @@ from cliff.show import ShowOne
 
 from moorage import errors
 from moorage.cli import group_options, lists, request_arguments
-from moorage.cli.command import Configured, ShownValue, positive
+from moorage.cli.command import Configured, ShownValue, argument, one_of, positive
 from moorage.cli.names import instance_uuid
 from moorage.messages import (
     MAX_INSTANCES,
@@ -49,47 +49,42 @@ class Explain(Configured, ShowOne):
 
     only_reads = True
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        what = parser.add_mutually_exclusive_group()
-        what.add_argument("--spec", metavar="FILE", help="File with the request spec as JSON; - reads standard input")
-        what.add_argument(
-            "--instance",
-            metavar="INSTANCE",
-            help="Explain the current request of this instance (name or uuid)",
-        )
-        what.add_argument(
-            "--request-id", metavar="ID", help="Explain the decision for this request id, a build or a move"
-        )
-        request_arguments.add_options(parser, size_required=False)
-        parser.add_argument(
+    arguments = (
+        one_of(
+            argument("--spec", metavar="FILE", help="File with the request spec as JSON; - reads standard input"),
+            argument(
+                "--instance", metavar="INSTANCE", help="Explain the current request of this instance (name or uuid)"
+            ),
+            argument("--request-id", metavar="ID", help="Explain the decision for this request id, a build or a move"),
+        ),
+        lambda parser: request_arguments.add_options(parser, size_required=False),
+        argument(
             "--host",
             action="append",
             default=[],
             metavar="NAME",
             help="Explain why the request does not go to this host; may be repeated",
-        )
-        parser.add_argument("--now", action="store_true", help="Decide again, even if an explanation is recorded")
-        parser.add_argument(
+        ),
+        argument("--now", action="store_true", help="Decide again, even if an explanation is recorded"),
+        argument(
             "--moving",
             choices=get_args(MoveKind),
             metavar="KIND",
             help="Explain as if the instance had to move: %(choices)s",
-        )
-        parser.add_argument(
+        ),
+        argument(
             "--what-if",
             action="store_true",
             help="Count how many more servers of this size would fit, in all and per cell",
-        )
-        parser.add_argument(
+        ),
+        argument(
             "--patience",
             type=positive,
             default=5.0,
             metavar="SECONDS",
             help="Time limit of --what-if, up to 60 (default: %(default)g)",
-        )
-        return parser
+        ),
+    )
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command and return its exit status; errors go to standard error."""

@@ -10,7 +10,17 @@ from cliff.show import ShowOne
 
 from moorage import errors, ids
 from moorage.cli import lists
-from moorage.cli.command import Configured, ListCommand, ShownAge, ShownUse, ShownValue, positive
+from moorage.cli.command import (
+    Argument,
+    Configured,
+    ListCommand,
+    ShownAge,
+    ShownUse,
+    ShownValue,
+    argument,
+    one_of,
+    positive,
+)
 from moorage.messages import DeleteHost, ListCells, ListHosts, ListResourceProviders, SetHost
 from moorage.model import HostState, ResourceProvider
 from scheduler.commands import running
@@ -57,14 +67,10 @@ class WithCells(Configured):
 class _HostCommand(WithCells, ShowOne):
     """A command about one host."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("host", metavar="NAME", help="Host (name)")
-        parser.add_argument(
-            "--cell", metavar="NAME", help="Cell of the host, if several cells have a host of this name"
-        )
-        return parser
+    arguments: Sequence[Argument] = (
+        argument("host", metavar="NAME", help="Host (name)"),
+        argument("--cell", metavar="NAME", help="Cell of the host, if several cells have a host of this name"),
+    )
 
 
 class HostList(WithCells, ListCommand):
@@ -73,11 +79,7 @@ class HostList(WithCells, ListCommand):
     Usage is shown as used/capacity. The capacity includes allocation ratios and excludes reserved amounts.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--cell", metavar="NAME", help="List only the hosts of this cell")
-        return parser
+    arguments = (argument("--cell", metavar="NAME", help="List only the hosts of this cell"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Return a row for each host."""
@@ -106,56 +108,61 @@ class HostSet(_HostCommand):
     #: The schedulers that may still place servers on the host, by name, each with the reason.
     _behind: Mapping[str, str] | None = None
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--reason", help="Reason for disabling the host")
-        able = parser.add_mutually_exclusive_group()
-        able.add_argument(
-            "--disable", dest="disabled", action="store_true", default=None, help="Place no new servers on the host"
-        )
-        able.add_argument("--maintenance", metavar="REASON", help="The same as --disable --reason REASON")
-        able.add_argument(
-            "--enable", dest="disabled", action="store_false", default=None, help="Place new servers on the host again"
-        )
-        down = parser.add_mutually_exclusive_group()
-        down.add_argument(
-            "--forced-down",
-            dest="forced_down",
-            action="store_true",
-            default=None,
-            help="Treat the host as down, whatever it reports. Use it only if its guests are certainly not running any "
-            "more",
-        )
-        down.add_argument(
-            "--not-forced-down",
-            dest="forced_down",
-            action="store_false",
-            default=None,
-            help="Use the reports of the host again",
-        )
-        waits = parser.add_mutually_exclusive_group()
-        waits.add_argument(
-            "--wait",
-            action="store_true",
-            default=True,
-            help="With --disable: wait until all schedulers have stopped placing servers on the host (default)",
-        )
-        waits.add_argument(
-            "--no-wait",
-            dest="wait",
-            action="store_false",
-            help="Do not wait: the schedulers notice the change within [scheduler] view_max_age, and may still finish "
-            "decisions in progress",
-        )
-        parser.add_argument(
+    arguments = (
+        argument("--reason", help="Reason for disabling the host"),
+        one_of(
+            argument(
+                "--disable", dest="disabled", action="store_true", default=None, help="Place no new servers on the host"
+            ),
+            argument("--maintenance", metavar="REASON", help="The same as --disable --reason REASON"),
+            argument(
+                "--enable",
+                dest="disabled",
+                action="store_false",
+                default=None,
+                help="Place new servers on the host again",
+            ),
+        ),
+        one_of(
+            argument(
+                "--forced-down",
+                dest="forced_down",
+                action="store_true",
+                default=None,
+                help="Treat the host as down, whatever it reports. Use it only if its guests are certainly not running "
+                "any more",
+            ),
+            argument(
+                "--not-forced-down",
+                dest="forced_down",
+                action="store_false",
+                default=None,
+                help="Use the reports of the host again",
+            ),
+        ),
+        one_of(
+            argument(
+                "--wait",
+                action="store_true",
+                default=True,
+                help="With --disable: wait until all schedulers have stopped placing servers on the host (default)",
+            ),
+            argument(
+                "--no-wait",
+                dest="wait",
+                action="store_false",
+                help="Do not wait: the schedulers notice the change within [scheduler] view_max_age, and may still "
+                "finish decisions in progress",
+            ),
+        ),
+        argument(
             "--timeout",
             type=positive,
             default=10.0,
             metavar="SECONDS",
             help="Time to wait for each scheduler (default: %(default)g)",
-        )
-        return parser
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], tuple[Any, ...]]:
         """Change the host and return its row."""
@@ -197,11 +204,7 @@ class HostDelete(_HostCommand):
     registered as a new host.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--dry-run", action="store_true", help="Only check whether the host can be deleted")
-        return parser
+    arguments = (argument("--dry-run", action="store_true", help="Only check whether the host can be deleted"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], tuple[Any, ...]]:
         """Delete the host."""

@@ -6,6 +6,7 @@ import socket
 from cliff.command import Command
 
 from moorage import logs
+from moorage.cli.command import argument
 from moorage.cli.serving import Serving
 from moorage.service import workers
 from scheduler.service import SchedulerService
@@ -18,15 +19,13 @@ class Scheduler(Serving, Command):
     number to the name of each. On SIGTERM, a scheduler answers the requests that it has taken, and then stops.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
+    arguments = (
+        argument(
             "--name",
             default=socket.gethostname(),
             help="Name of this scheduler, unique among the schedulers (default: the host name)",
-        )
-        return parser
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Serve until a signal arrives."""
