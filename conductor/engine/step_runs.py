@@ -190,9 +190,10 @@ class StepRuns:
                 LOG.warning("Step %s of %s cannot be recorded: %s", operation.step, operation.subject, fault)
             except Exception:  # the thread must survive any error of one operation
                 LOG.exception("Step %s of %s cannot be recorded", operation.step, operation.subject)
-            # It is unknown whether the outcome was recorded. The repeated step sends the same requests, and is recorded
-            # or found superseded.
-            return replace(run.operation, delay=self._operations.backoff.seconds(1), resumed=True, carried=None)
+            # It is unknown whether the outcome was recorded: the operation counts as stale, so that this is found out
+            # before the step is repeated. The repeated step sends the same requests.
+            delay = self._operations.backoff.seconds(1)
+            return replace(run.operation, delay=delay, taken_at=float("-inf"), resumed=True, carried=None)
 
     def _run_and_record(self, operation: Operation) -> Course:
         failpoints.reached("begin")
@@ -201,7 +202,16 @@ class StepRuns:
         with counted(operation) as note:
             commit = yield from self._run(operation)
             failpoints.reached("done")
-            following: Operation | None = yield StepDone(operation, commit, context.current(), note)
+            try:
+                following: Operation | None = yield StepDone(operation, commit, context.current(), note)
+            except (Superseded, errors.MoorageError):
+                raise
+            except Exception as fault:
+                LOG.exception("The outcome of step %s of %s cannot be written", operation.step, operation.subject)
+                # The fault may also be the repetition of a COMMIT whose answer was lost: then the operation is found
+                # superseded now.
+                reason = _unexpected(fault)
+                following = yield StepDone(operation, lambda _connection: Retry(reason), context.current(), note)
         # A step that is retried sends the same requests again: their answers must be kept.
         if self._acknowledgements is not None and (following is None or not following.tries):
             self._acknowledgements.recorded()
@@ -220,6 +230,11 @@ class StepRuns:
             reason = str(fault)
             LOG.warning("Step %s of %s will be repeated: %s", operation.step, operation.subject, reason)
         except Exception as fault:
-            reason = f"an unexpected fault ({type(fault).__name__}), see the log"
+            reason = _unexpected(fault)
             LOG.exception("Step %s of %s has failed and will be repeated", operation.step, operation.subject)
         return lambda _connection: Retry(reason)
+
+
+def _unexpected(fault: Exception) -> str:
+    """Return the reason of a step that is repeated after an unexpected fault, which is in the log."""
+    return f"an unexpected fault ({type(fault).__name__}), see the log"

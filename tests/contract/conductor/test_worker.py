@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 from support.conductor.record_builders import begin
 
 from conductor.engine.bulkheads import Bulkheads, Postponed
@@ -82,6 +82,75 @@ def test_the_worker_takes_over_an_operation_and_repeats_a_step_that_raises(datab
 
     assert tries == [True, True, True], "a step that was found in the records may have been carried out before"
     assert operations.due((), 10) == []
+
+
+def test_a_step_whose_outcome_cannot_be_recorded_is_retried_with_the_reason_on_record(database: Database) -> None:
+    found: list[tuple[int, str | None]] = []
+    ended = threading.Event()
+
+    def one(operation: Operation) -> Callable[[Connection], Ended]:
+        reason = database.read(lambda connection: connection.scalar(select(conductor_operations.c.reason)))
+        found.append((operation.tries, reason and reason.decode()))
+
+        def record(_connection: Connection) -> Ended:
+            if len(found) < 3:
+                raise ValueError("it cannot be recorded")
+            ended.set()
+            return Ended()
+
+        return record
+
+    operations = Operations(database, conductor_operations, "me", {}, QUICK)
+    with working(operations, one=one) as worker:
+        worker.take_up(begin(database, operations))
+        assert ended.wait(10)
+
+    reason = "an unexpected fault (ValueError), see the log"
+    assert found == [(0, None), (1, reason), (2, reason)]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [errors.StoreUnavailable(schema="test", reason="it is away"), ValueError("it was recorded before")],
+    ids=["the database is away", "the repeated transaction fails"],
+)
+def test_a_step_that_was_recorded_by_a_commit_without_an_answer_is_not_repeated(
+    database: Database, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    done: list[str] = []
+    ended = threading.Event()
+    write = database.write
+
+    def one(operation: Operation) -> Callable[[Connection], Next]:
+        done.append(operation.step)
+
+        def record(_connection: Connection) -> Next:
+            lost.append(None)
+            return Next("two", NoPayload())
+
+        return record
+
+    def two(operation: Operation) -> Callable[[Connection], Ended]:
+        done.append(operation.step)
+        ended.set()
+        return lambda _connection: Ended()
+
+    lost: list[None] = []
+
+    def write_and_lose_the_answer(work: Callable[[Connection], Any]) -> Any:
+        answer = write(work)
+        if lost:
+            lost.clear()
+            raise fault
+        return answer
+
+    monkeypatch.setattr(database, "write", write_and_lose_the_answer)
+    operations = Operations(database, conductor_operations, "me", {}, QUICK)
+    with working(operations, one=one, two=two) as worker:
+        worker.take_up(begin(database, operations))
+        assert ended.wait(20)
+
+    assert done == ["one", "two"]
 
 
 def test_a_step_gets_the_data_of_the_previous_step_and_reads_the_records_if_it_is_repeated(

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import exc
 from support.conductor.builders import World, node, wait_until
 from support.conductor.host_reports import ended_attempts, return_hosts, start_hosts
 from support.conductor.moving_instances import Mover, becomes, built, rebuild, shelve, shown, unshelve
@@ -108,6 +109,23 @@ def test_a_step_whose_outcome_was_not_recorded_is_repeated_without_further_effec
         uuid = story(world)
 
     assert interrupted
+    settled(world, uuid, host)
+
+
+@pytest.mark.parametrize("step", ["move.swap", "unshelve.swap"])
+def test_a_step_whose_outcome_was_recorded_by_a_commit_without_an_answer_is_done_once(world: World, step: str) -> None:
+    passed: list[str] = []
+
+    def lose_answer(name: str) -> None:
+        passed.append(name)
+        if name == f"step.{step}.committed" and passed.count(name) == 1:
+            raise exc.OperationalError("COMMIT", {}, RuntimeError("lost connection"), connection_invalidated=True)
+
+    story, host = STORIES[step]
+    with failpoints.observed(lose_answer):
+        uuid = story(world)
+
+    assert passed.count(f"step.{step}.begin") == 1
     settled(world, uuid, host)
 
 
