@@ -3,17 +3,20 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import Connection, Table, insert
 from support.conductor.record_builders import CELL_UUID
-from support.databases.rows_read import rows_read
+from support.databases.rows_read import rows_read, rows_read_by
 
+from conductor.cell.hosts.forwarded import ForwardedHosts
 from conductor.cell.records.instances import CellRecords
 from conductor.engine.steps import DELETE
 from conductor.retention import CellDeletedInstances, CellEndedRecords
-from conductor.schema import cell_attempts, cell_instances, cell_operations
+from conductor.schema import cell_attempts, cell_hosts, cell_instances, cell_operations
 from moorage import ids
 from moorage.db.database import Database
+from moorage.model import HostReport
 
 MANY, AT_ONCE = 12_000, 100
 #: Each record of a part is looked up in a few tables, and deleted from some of them.
@@ -59,6 +62,21 @@ def deletion(number: int) -> dict[str, Any]:
     }
 
 
+def host(number: int) -> dict[str, Any]:
+    name = f"host{number}"
+    report = HostReport(service_host=name, nodename=name, compute_node_uuid=ids.derived("many", name), agent="agent")
+    return {
+        "cell_uuid": CELL_UUID,
+        "service_host": name,
+        "nodename": name,
+        "agent": "agent",
+        "description": msgspec.json.encode(report),
+        "description_number": 2,
+        "acknowledged_number": 1,
+        "last_seen": 1.0,
+    }
+
+
 def record(database: Database, table: Table, rows: list[dict[str, Any]]) -> None:
     database.write(lambda connection: connection.execute(insert(table), rows))
     if not database.is_sqlite:
@@ -73,6 +91,19 @@ def in_one_part(database: Database, work: Callable[[Connection], Any]) -> Any:
     result, read = rows_read(database, work, writing=True)
     assert read < MOST
     return result
+
+
+@pytest.mark.parametrize("count", [1, AT_ONCE])
+def test_the_descriptions_of_some_hosts_are_acknowledged(database: Database, count: int) -> None:
+    record(database, cell_hosts, [host(number) for number in range(MANY)])
+    hosts = ForwardedHosts(database, CELL_UUID)
+    some = hosts.unacknowledged(count)
+    if database.is_sqlite:
+        hosts.acknowledge(some)
+    else:
+        _, read = rows_read_by(database, lambda: hosts.acknowledge(some))
+        assert read < MOST
+    assert hosts.unacknowledged(1)[0] not in some
 
 
 @pytest.fixture

@@ -24,6 +24,16 @@ def rows_read(database: Database, work: Callable[[Connection], T], *, writing: b
     return (database.write if writing else database.read)(counted)
 
 
+def rows_read_by(database: Database, function: Callable[[], T]) -> tuple[T, int]:
+    """Call a function with transactions of its own; return its result, and how many rows it has read.
+
+    All transactions of the database must be in this thread: then they have the same connection.
+    """
+    before = database.read(_read)
+    result = function()
+    return result, database.read(_read) - before
+
+
 def _read(connection: Connection) -> int:
     found = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'").all()
     return sum(int(value) for _, value in found)
