@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from conductor.cell.attempt_sequence import AttemptSequence
 from conductor.cell.context import CellPart
 from conductor.cell.hosts.hosts import IS_RETURNING
+from conductor.cell.hosts.owners import HostOwners
 from conductor.cell.payloads import Fate, GiveBackStep, StartStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
@@ -102,9 +103,10 @@ class StartOrder:
     is_returning: bool
 
     @classmethod
-    def of(cls, selection: Selection, *, is_returning: bool = False, **attempt: Any) -> Self:
-        """Return the order to start an attempt; the host and the agent are those of the selection.
+    def of(cls, selection: Selection, *, agent: str | None = None, is_returning: bool = False, **attempt: Any) -> Self:
+        """Return the order to start an attempt on the host of the selection.
 
+        :param agent: the agent that now serves the host, if it is known; by default that of the selection.
         :param attempt: the other fields of the message.
         """
         message = BuildOnHost(
@@ -114,7 +116,7 @@ class StartOrder:
             allocation_request=_if_divided(selection),
             **attempt,
         )
-        return cls(selection.agent, message, is_returning)
+        return cls(agent or selection.agent, message, is_returning)
 
 
 class CellBuilds(CellPart):
@@ -148,6 +150,7 @@ class CellBuilds(CellPart):
             moving = sequence.migration.guest(source)
         return StartOrder.of(
             selection,
+            agent=HostOwners(self._cell.cell_uuid).agent_of(connection, attempt.host),
             is_returning=self._cell.records.lives.of_host(connection, attempt.host).is_returning,
             request_id=start_id(operation.uuid, payload.number),
             instance_uuid=instance.uuid,

@@ -10,11 +10,19 @@ from support.conductor.moving_instances import Mover, becomes, built, rebuild, s
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.messages import DestroyOnHost, Done, RebuildOnHost, ReportHostsInCell, StartOnHost, StopOnHost
+from moorage.messages import BuildOnHost, DestroyOnHost, Done, RebuildOnHost, ReportHostsInCell, StartOnHost, StopOnHost
 
 
 class FormerAgent(FakeAgent):
-    """Builds guests, but carries out no other order for host `a`."""
+    """Builds guests until it is gone, but carries out no other order for host `a`."""
+
+    is_gone = False
+
+    @serves(BuildOnHost)
+    def build_instance(self, message: BuildOnHost) -> Done:
+        if self.is_gone and message.host == "a":
+            raise errors.NoReply(topic="host a", method=message.method, seconds=0.0)
+        return super().build_instance(message)
 
     @serves(DestroyOnHost)
     def destroy_instance(self, message: DestroyOnHost) -> Done:
@@ -32,9 +40,11 @@ class FormerAgent(FakeAgent):
 
 @pytest.fixture
 def server(world: World) -> str:
-    """Return an instance that is active on a host."""
-    world.replace(FormerAgent(world.bus))
-    return built(world)
+    """Return an instance that is active on a host whose agent is then gone."""
+    former = world.replace(FormerAgent(world.bus))
+    uuid = built(world)
+    former.is_gone = True
+    return uuid
 
 
 @pytest.fixture
@@ -79,3 +89,17 @@ def test_a_guest_is_rebuilt_moved_and_shelved_by_the_current_agent_of_its_host(
 
     becomes(world, server, "shelved")
     assert world.placement.hosts_held() == set()
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("hosts", [["a"], ["b", "a"]])
+def test_a_guest_is_built_by_the_current_agent_of_its_host_though_a_scheduler_has_named_the_former_one(
+    world: World, current_agent: FakeAgent, hosts: list[str]
+) -> None:
+    world.scheduler.hosts = hosts
+    world.agent.failing = {"b"}
+
+    [uuid] = world.build()
+
+    assert becomes(world, uuid, "active").host == "a"
+    assert [order.instance_uuid for order in current_agent.builds] == [uuid]
