@@ -105,8 +105,11 @@ class FallBack(CellPart):
         failed: AttemptRecord,
         fault: errors.MoorageError,
     ) -> CommitStep:
-        # The host has accepted the claim of the "failed" attempt after all: it is building, and its report decides.
         if isinstance(fault, errors.InvalidState):
+            # The residue cannot be left: the reason is on record until an operator has removed what is in its place.
+            if payload.fate != "unstarted":
+                raise fault
+            # The host has accepted the claim of the "failed" attempt after all: it is building, and its report decides.
             return partial(self.accepted, operation, payload.failed, payload.reason)
         # The claim was lost: there is nothing to swap.
         if isinstance(fault, LOST):

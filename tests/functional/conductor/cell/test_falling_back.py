@@ -2,6 +2,7 @@
 
 import threading
 import time
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -95,6 +96,32 @@ def test_a_build_falls_back_to_its_second_alternate_without_scheduler_and_super_
     ]
     assert instance.attempts[0].reason == "a is broken"
     assert world.placement.hosts_held() == {node("c")}
+
+
+class HasConsumerInPlaceOfResidue(FakePlacement):
+    """A placement role in which another client has written a consumer with the uuid of an attempt, until it goes."""
+
+    is_there = True
+
+    def carry_out(self, message: Any) -> Any:
+        if isinstance(message, SwapClaim) and message.leave_residue and self.is_there:
+            raise errors.InvalidState(reason="no residue can be left")
+        return super().carry_out(message)
+
+
+def test_a_swap_that_cannot_leave_a_residue_is_retried_with_the_reason_on_record(world: World) -> None:
+    placement = world.replace(HasConsumerInPlaceOfResidue())
+    world.restart("cell", build_timeout=1.0)
+    world.agent.hanging = {"a"}
+
+    [uuid] = world.build()
+
+    retried = "AND step = 'swap' AND CAST(reason AS TEXT) LIKE '%no residue can be left%'"
+    wait_until(lambda: world.pending("cell", retried) == 1)
+    placement.is_there = False
+    assert world.becomes(uuid, "active").host == "b"
+    first, *repeated = [call for call in placement.calls if isinstance(call, SwapClaim)]
+    assert {call.request_id for call in repeated} == {first.request_id}
 
 
 @pytest.mark.parametrize("how", ["declared_down", "disabled"])
