@@ -159,11 +159,18 @@ class CellReturns(CellPart):
 
         The guest on the source of a move is ignored: if it is missing, the end of the move finds that out.
         """
-        for missing in attempts:
-            if missing.attempt_id in there or missing.ended or missing.state == "held":
-                continue
-            if missing.state == "active":
-                LOG.error("Host %s has lost the guest of instance %s", missing.host, missing.instance_uuid)
+        absent = [each for each in attempts if each.attempt_id not in there and not each.ended and each.state != "held"]
+        active = [each for each in absent if each.state == "active"]
+        uuids = sorted({each.instance_uuid for each in active})
+        reasons = self._cell.database.read(partial(self._cell.records.reasons, uuids=uuids))
+        # Skip those that are on record: if there are too many for one message, its repetition continues after them.
+        lost = [each for each in active if reasons.get(each.instance_uuid) != _without_guest(each.host)]
+        if lost:
+            instance, host = lost[0].instance_uuid, lost[0].host
+            LOG.error(
+                "%d active instance(s) have lost their guests, the first: %s on host %s", len(lost), instance, host
+            )
+        for missing in (*(each for each in absent if each.state != "active"), *lost):
             self._cell.worker.take_up(self._cell.database.write(partial(self._lost, missing, lives[missing.host])))
 
     def _lost(self, missing: AttemptRecord, life: int, connection: Connection) -> Operation | None:
@@ -178,9 +185,7 @@ class CellReturns(CellPart):
             return None
         if attempt.state == "active" and instance.state in ("active", "moved"):
             # The allocations stay: the operator decides whether to move the instance.
-            self._cell.records.change(
-                connection, instance.uuid, reason=f"{attempt.host} has returned without the guest"
-            )
+            self._cell.records.change(connection, instance.uuid, reason=_without_guest(attempt.host))
         kind = self._cell.sequences.kind(instance)
         if attempt.state not in ("starting", "building") or kind is None:
             return None
@@ -193,3 +198,8 @@ class CellReturns(CellPart):
         self._cell.records.change_attempt(connection, attempt.attempt_id, state="failed", reason=_LOST, guest_gone=True)
         following = self._cell.sequences.next_step(connection, instance, attempt.number, _LOST, "gone")
         return self._cell.operations.redirect(connection, pending, following)
+
+
+def _without_guest(host: str) -> str:
+    """Return the reason of an active instance whose host has returned without its guest."""
+    return f"{host} has returned without the guest"

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, bindparam, exc, or_, select
 from conductor.cell.attached_groups import provider_of
 from conductor.cell.records.alike_changes import AlikeChanges
 from conductor.cell.records.attempts import MAY_HAVE_A_GUEST, AttemptRecord, AttemptRecords, attempt_row
-from conductor.engine.rows import document, encoded, of_row, text
+from conductor.engine.rows import batches, document, encoded, of_row, text
 from conductor.engine.steps import Superseded
 from conductor.schema import cell_attempts, cell_instances, cell_migrations
 from moorage import errors
@@ -141,6 +141,15 @@ class CellRecords(AttemptRecords):
         """Return an instance without locking it."""
         row = connection.execute(_ONE, self._one(uuid)).one_or_none()
         return None if row is None else instance_of(row)
+
+    def reasons(self, connection: Connection, uuids: Sequence[str]) -> dict[str, str | None]:
+        """Return the reasons of instances, keyed by uuid."""
+        query = select(cell_instances.c.uuid, cell_instances.c.reason).where(self._in(cell_instances))
+        return {
+            row.uuid: text(row.reason)
+            for part in batches(uuids)
+            for row in connection.execute(query.where(cell_instances.c.uuid.in_(part)))
+        }
 
     def expect(self, connection: Connection, uuid: str, *states: InstanceState, lock: bool = False) -> CellInstance:
         """Return the instance of an operation; it is in one of these states until the operation ends.

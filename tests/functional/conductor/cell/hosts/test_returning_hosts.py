@@ -145,6 +145,33 @@ def test_a_returned_host_keeps_listed_guests_and_the_record_of_an_active_instanc
     assert uuids[1] in world.placement.held
 
 
+def test_a_return_that_is_too_large_for_one_message_ends_after_several(world: World) -> None:
+    uuids = world.build(*(ids.fresh() for _ in range(8)))
+    for uuid in uuids:
+        world.becomes(uuid, "active")
+    start_hosts(world, "a")
+    commits: list[str] = []
+
+    def limit(name: str) -> None:
+        if name.endswith("return_hosts.commit"):
+            commits.append(name)
+            if len(commits) > 5:
+                raise errors.DeadlineExceeded(point="before COMMIT")
+
+    def returned() -> bool:
+        commits.clear()
+        try:
+            return_hosts(world, "a")
+        except errors.DeadlineExceeded:
+            return False
+        return True
+
+    with failpoints.observed(limit):
+        assert [returned() for _ in range(3)] == [False, False, True]
+    assert returning(world, "a") == ()
+    assert {world.show(uuid).reason for uuid in uuids} == {"a has returned without the guest"}
+
+
 def test_a_host_with_the_guest_of_an_ended_attempt_stays_returning(world: World) -> None:
     world.agent.failing = {"a"}
     [uuid] = world.build()
