@@ -200,7 +200,7 @@ cell_attempts = Table(
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
     UniqueConstraint("cell_uuid", "instance_uuid", "number", name="uq_cell_attempts"),
-    Index("ix_cell_attempts_host", "cell_uuid", "host"),
+    Index("ix_cell_attempts_on_host", "cell_uuid", "host", "guest_gone"),
     Index("ix_cell_attempts_migration", "cell_uuid", "migration_uuid"),
     # For the few attempts that have ended and whose guests may be left.
     Index("ix_cell_attempts_guest", "cell_uuid", "guest_gone", "state"),

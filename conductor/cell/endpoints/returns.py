@@ -47,8 +47,7 @@ class CellReturns(CellPart):
                 attempt_id=attempt.attempt_id,
                 claim_id=attempt.claim,
             )
-            for attempt in self._on_hosts(message.hosts)
-            if attempt.ended
+            for attempt in self._on_hosts(message.hosts, ended=True)
         ]
 
     @serves(AttemptsGone)
@@ -123,8 +122,8 @@ class CellReturns(CellPart):
         unknown = UnknownGuests(self._cell.cell_uuid)
         return self._cell.database.read(lambda connection: unknown.list_all(connection, message))
 
-    def _on_hosts(self, hosts: Sequence[str]) -> list[AttemptRecord]:
-        return self._cell.database.read(lambda connection: self._cell.records.on_hosts(connection, hosts))
+    def _on_hosts(self, hosts: Sequence[str], *, ended: bool = False) -> list[AttemptRecord]:
+        return self._cell.database.read(partial(self._cell.records.on_hosts, hosts=hosts, ended=ended))
 
     def _known(self, guests: Sequence[Guest]) -> dict[str, AttemptRecord]:
         """Return the attempts of guests, keyed by attempt id, whose host and claim agree with the record."""

@@ -25,6 +25,11 @@ G = TypeVar("G", bound=OrderOnHost)
 #: (MariaDB uses no index for `guest_gone IS false`.)
 MAY_HAVE_A_GUEST = and_(cell_attempts.c.claim_id.is_not(None), cell_attempts.c.guest_gone == false())
 
+#: The states of an attempt that can still pass a gate.
+_NOT_ENDED = ("starting", "building", "active", "held")
+#: The condition that an attempt has ended; see :attr:`AttemptRecord.ended`.
+HAS_ENDED = cell_attempts.c.state.not_in(_NOT_ENDED)
+
 # Built once: it takes SQLAlchemy longer to build a statement than to run it.
 _all = select(cell_attempts).where(cell_attempts.c.cell_uuid == bindparam("cell")).order_by(cell_attempts.c.number)
 _OF_INSTANCE = _all.where(cell_attempts.c.instance_uuid == bindparam("instance"))
@@ -32,6 +37,7 @@ _OF_ID = _OF_INSTANCE.where(cell_attempts.c.attempt_id == bindparam("id"))
 _OF_NUMBER = _OF_INSTANCE.where(cell_attempts.c.number == bindparam("number"))
 _OF_IDS = _all.where(cell_attempts.c.attempt_id.in_(bindparam("ids", expanding=True)))
 _ON_HOSTS = _all.where(cell_attempts.c.host.in_(bindparam("hosts", expanding=True)), MAY_HAVE_A_GUEST)
+_ENDED_ON_HOSTS = _ON_HOSTS.where(HAS_ENDED)
 #: The statement for each column that the uuids may belong to.
 _AMONG = {
     name: _all.where(cell_attempts.c[name].in_(bindparam("uuids", expanding=True)))
@@ -100,7 +106,7 @@ class AttemptRecord:
     @property
     def ended(self) -> bool:
         """True if the attempt cannot pass a gate any more. A host destroys a guest only because of such a record."""
-        return self.state not in ("starting", "building", "active", "held")
+        return self.state not in _NOT_ENDED
 
     def order(self, kind: type[G], request_id: str, number: int | None, **content: Any) -> G:
         """Return an order to its guest.
@@ -154,9 +160,13 @@ class AttemptRecords:
         found = self._attempts(connection, _OF_ID, instance=instance_uuid, id=attempt_id)
         return found[0] if found else None
 
-    def on_hosts(self, connection: Connection, hosts: Sequence[str]) -> list[AttemptRecord]:
-        """Return the attempts whose guests may be on these hosts."""
-        return [attempt for names in batches(hosts) for attempt in self._attempts(connection, _ON_HOSTS, hosts=names)]
+    def on_hosts(self, connection: Connection, hosts: Sequence[str], *, ended: bool = False) -> list[AttemptRecord]:
+        """Return the attempts whose guests may be on these hosts.
+
+        :param ended: return only those that have ended.
+        """
+        query = _ENDED_ON_HOSTS if ended else _ON_HOSTS
+        return [attempt for names in batches(hosts) for attempt in self._attempts(connection, query, hosts=names)]
 
     def by_ids(self, connection: Connection, attempt_ids: Sequence[str]) -> dict[str, AttemptRecord]:
         """Return the attempts with these ids, keyed by id; an unknown id is left out."""

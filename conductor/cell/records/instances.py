@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, exc, or_, select
 
 from conductor.cell.attached_groups import provider_of
 from conductor.cell.records.alike_changes import AlikeChanges
-from conductor.cell.records.attempts import MAY_HAVE_A_GUEST, AttemptRecord, AttemptRecords, attempt_row
+from conductor.cell.records.attempts import HAS_ENDED, MAY_HAVE_A_GUEST, AttemptRecord, AttemptRecords, attempt_row
 from conductor.engine.rows import batches, document, encoded, of_row, text
 from conductor.engine.steps import Superseded
 from conductor.schema import cell_attempts, cell_instances, cell_migrations
@@ -175,9 +175,8 @@ class CellRecords(AttemptRecords):
         #   WHERE cell_uuid = :cell AND guest_gone = 0 AND claim_id IS NOT NULL AND state NOT IN (...)))
         # All attempts of a deleted instance have ended. Not EXISTS: it would look for the attempts of each deleted
         # instance, which may be very many; those of the subquery are few, and are read once.
-        ended = cell_attempts.c.state.not_in(("starting", "building", "active", "held"))
         attempts = by_index(select(cell_attempts.c.instance_uuid), cell_attempts, "ix_cell_attempts_guest")
-        left = attempts.where(self._in(cell_attempts), MAY_HAVE_A_GUEST, ended)
+        left = attempts.where(self._in(cell_attempts), MAY_HAVE_A_GUEST, HAS_ENDED)
         query = select(cell_instances).where(
             self._in(cell_instances), or_(table.state != "deleted", table.uuid.in_(left))
         )

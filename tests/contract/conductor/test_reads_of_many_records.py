@@ -139,3 +139,16 @@ def test_a_page_for_an_audit_has_existing_instances_and_deleted_ones_whose_guest
     after = wanted[left - 3]
     page = in_one_part(many_deleted, lambda connection: CellRecords(CELL_UUID).part(connection, after, AT_ONCE))
     assert [each.uuid for each in page] == wanted[left - 2 :][:AT_ONCE]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_guests_that_may_be_on_a_part_of_the_hosts_are_read(many_deleted: Database, ended: bool) -> None:
+    elsewhere = [
+        attempt(number, "active", guest_gone=False) | {"host": f"other{number % 100}"}
+        for number in range(MANY, 2 * MANY)
+    ]
+    record(many_deleted, cell_attempts, elsewhere)
+    hosts = [f"host{number}" for number in range(50)]
+    records = CellRecords(CELL_UUID)
+    found = in_one_part(many_deleted, lambda connection: records.on_hosts(connection, hosts, ended=ended))
+    assert [each.attempt_id for each in found] == [ids.derived("many", "attempt", 7)]
