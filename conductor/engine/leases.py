@@ -34,8 +34,8 @@ class Leases:
     def __init__(self, database: Database, table: Table, name: str, scope: Mapping[str, str], seconds: float) -> None:
         self._database = database
         self._table = table
-        self._lives = f"{name}/"
-        self._owner = self._lives + ids.fresh()
+        self._prefix = f"{name}/"
+        self._owner = self._prefix + ids.fresh()
         self._scope = dict(scope)
         self.lease_seconds = seconds
         # Built once: it takes SQLAlchemy longer to build a query than to run it.
@@ -164,7 +164,7 @@ class Leases:
 
         If another process with this name is alive, it loses only its leases.
         """
-        self._free_all(self._table.c.lease_owner.startswith(self._lives, autoescape=True))
+        self._free_all(self._table.c.lease_owner.startswith(self._prefix, autoescape=True))
 
     def release_all(self) -> None:
         """Release all leases of this conductor, so that another one need not wait for them to expire."""

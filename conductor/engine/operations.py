@@ -277,7 +277,7 @@ class Operations(Leases):
             payload=payload,
             tries=tries,
             lease_number=operation.lease_number + raised,
-            # A retried step may have been done before if it was resumed before.
+            # A retry stays marked as resumed.
             resumed=operation.resumed and isinstance(outcome, Retry),
             delay=delay,
             taken_at=time.monotonic(),

@@ -3,7 +3,7 @@
 from sqlalchemy import Connection
 
 from conductor.cell.context import CellContext, CellPart
-from conductor.cell.hosts.agent_reports import AgentReports, Order
+from conductor.cell.hosts.agent_reports import AgentReports, MessagePlace
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import (
@@ -69,10 +69,10 @@ class CellProviders(CellPart):
     def _require_in_order(self, message: ReportProviderTree | ReshapeProviderTree) -> None:
         """Refuse a message that arrives after a later one; forward a repetition of the last message."""
 
-        def work(connection: Connection) -> Order:
+        def work(connection: Connection) -> MessagePlace:
             return self._reports.take(
                 connection, message.agent, message.incarnation, message.number, "providers", repeatable=True
             )
 
-        if self._cell.database.write(work) is not Order.NEXT:
+        if self._cell.database.write(work) is not MessagePlace.NEXT:
             raise errors.InvalidState(reason=f"a later message of agent {message.agent} has been taken")

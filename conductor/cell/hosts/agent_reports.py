@@ -40,7 +40,7 @@ _TAKE = {
 }
 
 
-class Order(Enum):
+class MessagePlace(Enum):
     """The place of a message in the order of the messages that were carried out before."""
 
     NEXT = "next"
@@ -65,26 +65,26 @@ class AgentReports:
         kind: Kind,
         *,
         repeatable: bool = False,
-    ) -> Order:
+    ) -> MessagePlace:
         """Record a message, and return its place in the order. Agents of an earlier release do not number messages.
 
         :param repeatable: a repetition of the last message counts as the next one.
         :raises RequestInProgress: the first messages of two incarnations have arrived at the same moment.
         """
         if incarnation is None:
-            return Order.NEXT
+            return MessagePlace.NEXT
         rows = connection.execute(_LIVES, {"of_cell": self._cell_uuid, "of_agent": agent}).all()
         known = next((row for row in rows if row.incarnation == incarnation), None)
         if known is None:
             self._add(connection, agent, incarnation, 1 + max((row.number for row in rows), default=0))
         elif known is not rows[0]:
             LOG.warning("A message of an earlier incarnation of agent %s is ignored", agent)
-            return Order.SUPERSEDED
+            return MessagePlace.SUPERSEDED
         elif number < getattr(known, kind) + (not repeatable):
-            return Order.LATE
+            return MessagePlace.LATE
         taken = {"of_cell": self._cell_uuid, "of_agent": agent, "of_life": incarnation, "taken": number}
         connection.execute(_TAKE[kind], taken)
-        return Order.NEXT
+        return MessagePlace.NEXT
 
     def _add(self, connection: Connection, agent: str, incarnation: str, number: int) -> None:
         LOG.info("Agent %s has begun incarnation %d", agent, number)

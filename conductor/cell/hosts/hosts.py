@@ -23,7 +23,7 @@ from sqlalchemy import (
     update,
 )
 
-from conductor.cell.hosts.agent_reports import AgentReports, Kind, Order
+from conductor.cell.hosts.agent_reports import AgentReports, Kind, MessagePlace
 from conductor.cell.hosts.forwarded import ForwardedHosts
 from conductor.cell.hosts.owners import HostOwners
 from conductor.cell.hosts.reach import HostReach
@@ -160,13 +160,13 @@ class CellHosts:
         def work(connection: Connection) -> tuple[HostsReported, bool]:
             unknown.clear()
             kind: Kind = "alive" if message.alive or message.withheld else "described"
-            order = self._reports.take(connection, message.agent, message.incarnation, message.number, kind)
+            place = self._reports.take(connection, message.agent, message.incarnation, message.number, kind)
             changed = False
-            if order is Order.NEXT:
+            if place is MessagePlace.NEXT:
                 changed = self._record(connection, message)
                 unknown.extend(self._alive(connection, message.agent, message.alive))
                 self._withhold(connection, message.agent, message.withheld)
-            return self._answer(connection, message, order), changed
+            return self._answer(connection, message, place), changed
 
         try:
             answer, changed = self._database.write(work)
@@ -188,7 +188,7 @@ class CellHosts:
         self._lives.begin(connection, message.agent, message.started)
         return any(changed)
 
-    def _answer(self, connection: Connection, message: ReportHostsInCell, order: Order) -> HostsReported:
+    def _answer(self, connection: Connection, message: ReportHostsInCell, place: MessagePlace) -> HostsReported:
         lives = self._lives.returning(connection, message.agent)
         undescribed: list[str] = []
         if message.alive:
@@ -197,7 +197,7 @@ class CellHosts:
             returning=tuple(lives),
             lives=lives,
             undescribed=tuple(undescribed),
-            superseded=order is Order.SUPERSEDED,
+            superseded=place is MessagePlace.SUPERSEDED,
             of_others=self._of_others(connection, message.agent, message.intended or ()),
         )
 

@@ -235,7 +235,8 @@ class CellMoveEnds(CellPart):
             reason=None,
         )
         self._cell.migrations.change(connection, migration.uuid, state="confirmed", reason=foreign)
-        LOG.info("Migration %s of instance %s is confirmed; %s", migration.uuid, instance.uuid, foreign or "it is all")
+        left = foreign or "nothing else was held there"
+        LOG.info("Migration %s of instance %s is confirmed; %s", migration.uuid, instance.uuid, left)
         return Ended()
 
     def _source(

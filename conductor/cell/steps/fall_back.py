@@ -122,7 +122,7 @@ class FallBack(CellPart):
             alternate = sequence.selection(payload.candidate)
             translated = translated_alternate(self._cell.placement, sequence.spec, alternate)
             if translated is not None:
-                LOG.info("Host %d of %s was reshaped since it was chosen", payload.candidate, operation.subject)
+                LOG.info("Host %s of %s was reshaped since it was chosen", alternate.service_host, operation.subject)
                 following = msgspec.structs.replace(payload, translated=translated)
                 return lambda _connection: Next("swap", following)
         # The store has refused this host, for instance because it has no room: skip it, and try the next one.
@@ -130,12 +130,13 @@ class FallBack(CellPart):
 
     def _skip(self, operation: Operation, payload: SwapStep, why: str, connection: Connection) -> Outcome:
         (instance, sequence), candidate = self._lock(connection, operation), payload.candidate
-        LOG.info("Host %d of %s is skipped: %s", candidate, instance.uuid, why)
+        selection = _selection(sequence, payload)
+        LOG.info("Host %s is skipped for instance %s: %s", selection.service_host, instance.uuid, why)
         metrics.ALTERNATES.labels("skipped").inc()
         self._cell.records.add_attempt(
             connection,
             instance.uuid,
-            _selection(sequence, payload),
+            selection,
             attempt_id=operation.derived("attempt", candidate),
             number=candidate,
             skipped=why,
