@@ -14,6 +14,7 @@ from conductor.cell.records.instances import CellRecords
 from conductor.cell.records.migrations import MigrationRecords
 from conductor.cell.requests import CellRequests
 from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient
+from conductor.engine.bulkheads import Bulkheads
 from conductor.engine.conflict_policy import PolicyWrites
 from conductor.engine.operations import Operations
 from conductor.engine.order_requests import origin
@@ -21,7 +22,7 @@ from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import NewOperation, Operation
 from conductor.engine.worker import Worker
 from conductor.schema import cell_disowned, cell_requests
-from moorage import ids
+from moorage import errors, ids
 from moorage.bus.bus import Bus
 from moorage.db.database import Database
 from moorage.messages import DeleteInCell
@@ -63,7 +64,8 @@ class CellContext:
         self.revoked_claims: Final = RevokedClaims(cell_disowned, {"cell_uuid": cell.uuid})
         self.hosts: Final = CellHosts(conf, database, cell.uuid)
         # Shorter than the time that the super conductor waits for this cell's answer: a third of `call_timeout`.
-        impatient = bus.client("placement", timeout=conf.rpc.call_timeout / 4)
+        patience: float = conf.rpc.call_timeout / 4
+        impatient = bus.client("placement", timeout=patience)
         self.forced_down: Final = ForcedDownHosts(cell.uuid, impatient, database, self.records)
         self.agents: Final = CellAgents(conf, cell.uuid, cell_bus, self.hosts, operations.backoff)
         bulkheads = self.agents.bulkheads
@@ -75,6 +77,16 @@ class CellContext:
         self.placement: Final = AcknowledgingClient(bus.client("placement"), acknowledgements)
         #: The client of the placement role for endpoints.
         self.placement_client: Final = bus.client("placement")
+        #: The client for the gates, which wait only for a short time, and a part of the threads of a server.
+        self.gate_client: Final = impatient
+        self.gate_bulkheads: Final = Bulkheads(
+            "service",
+            max(1, conf.rpc.threads // 2),
+            operations.backoff,
+            (errors.NoReply,),
+            patience / 3,
+            postpones=False,
+        )
         #: Releases allocations through `placement`, under the conflict policy.
         self.writes: Final = PolicyWrites(conf, self.placement)
 

@@ -18,8 +18,9 @@ from conductor.cell.records.gates import AttemptAtGate
 from conductor.cell.records.instances import CellInstance
 from conductor.cell.steps.cleanup import CellCleanups
 from conductor.cell.steps.end_move import CellMoveEnds
+from conductor.engine.bulkheads import CircuitOpen
 from conductor.engine.steps import Operation
-from moorage import context
+from moorage import context, errors
 from moorage.batches import BatchItem
 from moorage.bus.bus import serves, serves_many
 from moorage.messages import AcceptClaim, AcceptInCell, BuildFailedInCell, BuildFinished, Done
@@ -37,7 +38,8 @@ class CellGates(CellPart):
     def accept_claim(self, message: AcceptInCell) -> Done:
         """Let the current attempt start on its host, once the store has recorded that the claim is accepted.
 
-        :raises RequestInProgress: the host is returning: nothing may begin there until it has listed its guests.
+        :raises RequestInProgress: the host is returning: nothing may begin there until it has listed its guests; or the
+            placement role has not answered for a while.
         :raises NotFound: the instance or the attempt is unknown here.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
@@ -55,15 +57,21 @@ class CellGates(CellPart):
         if seen.state == "held":
             return Done()  # the claim was accepted before; the guest is being moved away
         # The store refuses a released claim. From now on the reconciler does not release the claim as unaccepted.
-        self._cell.placement_client.call(
-            AcceptClaim(
-                request_id=message.request_id,
-                consumer_uuid=message.instance_uuid,
-                claim_id=message.claim_id,
-                attempt_id=message.attempt_id,
-                host=message.host,
-            )
+        accept = AcceptClaim(
+            request_id=message.request_id,
+            consumer_uuid=message.instance_uuid,
+            claim_id=message.claim_id,
+            attempt_id=message.attempt_id,
+            host=message.host,
         )
+        client = self._cell.gate_client
+        try:
+            with self._cell.gate_bulkheads.admit("placement", "placement", client.ping):
+                client.call(accept)
+        except CircuitOpen as away:
+            # The agent repeats its request. Otherwise all attempts that are to begin would hold the threads of this
+            # server, and the cell would answer nobody.
+            raise errors.RequestInProgress(request_id=message.request_id) from away
 
         self._cell.gates.accept(message)
         return Done()

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, func, select, updat
 
 from conductor.engine.rows import batches
 from conductor.schema import cell_hosts
+from moorage.db.forced_index import by_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ _PRESENT = select(cell_hosts.c.service_host, cell_hosts.c.life, cell_hosts.c.is_
 _LOCKED = _PRESENT.with_for_update()
 # SELECT service_host, MAX(life) FROM cell_hosts WHERE cell_uuid = … AND agent = … AND is_returning
 #  GROUP BY service_host ORDER BY service_host
-_RETURNING = (
+_RETURNING = by_index(
     select(cell_hosts.c.service_host, func.max(cell_hosts.c.life).label("life"))
     .where(
         cell_hosts.c.cell_uuid == bindparam("cell_uuid"),
@@ -38,7 +39,10 @@ _RETURNING = (
         cell_hosts.c.is_returning,
     )
     .group_by(cell_hosts.c.service_host)
-    .order_by(cell_hosts.c.service_host)
+    .order_by(cell_hosts.c.service_host),
+    # Each report of an agent reads this. MariaDB would read all hosts of the cell, in the order of the primary key.
+    cell_hosts,
+    "ix_cell_hosts_agent",
 )
 
 

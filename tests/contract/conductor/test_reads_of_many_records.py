@@ -11,6 +11,7 @@ from support.databases.rows_read import rows_read, rows_read_by
 
 from conductor.cell.hosts.forwarded import ForwardedHosts
 from conductor.cell.records.instances import CellRecords
+from conductor.cell.records.lives import HostLives
 from conductor.engine.steps import DELETE
 from conductor.retention import CellDeletedInstances, CellEndedRecords
 from conductor.schema import cell_attempts, cell_hosts, cell_instances, cell_operations
@@ -104,6 +105,15 @@ def test_the_descriptions_of_some_hosts_are_acknowledged(database: Database, cou
         _, read = rows_read_by(database, lambda: hosts.acknowledge(some))
         assert read < MOST
     assert hosts.unacknowledged(1)[0] not in some
+
+
+def test_the_returning_hosts_of_an_agent_are_found_among_many_hosts_of_others(database: Database) -> None:
+    own = [host(number) | {"agent": "own", "is_returning": True} for number in range(MANY, MANY + 3)]
+    others = [host(number) | {"is_returning": False} for number in range(MANY)]
+    record(database, cell_hosts, others + own)
+    lives = HostLives(CELL_UUID)
+    found = in_one_part(database, lambda connection: lives.returning(connection, "own"))
+    assert list(found) == [one["service_host"] for one in own]
 
 
 @pytest.fixture
