@@ -136,13 +136,20 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         tls.drop(self.connection)
         self._verify_next_host()
         self._set_current_channel(None)
-        self.connection.ensure_connection(
-            errback=self._connection_failed,
-            max_retries=tries,
-            interval_start=self.interval_start,
-            interval_step=self.interval_stepping,
-            interval_max=self.interval_max,
-        )
+        try:
+            self.connection.ensure_connection(
+                errback=self._connection_failed,
+                max_retries=tries,
+                interval_start=self.interval_start,
+                interval_step=self.interval_stepping,
+                interval_max=self.interval_max,
+            )
+        except Exception:
+            if tries == 0:
+                # Kombu switches to the next host only before it repeats a try.
+                self.connection.maybe_switch_next()
+                self._verify_next_host()
+            raise
         self._set_current_channel(self.connection.channel())
         self.set_transport_socket_timeout()
 
