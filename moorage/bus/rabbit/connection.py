@@ -43,6 +43,10 @@ _REFUSED_INTERVAL = 1.0
 _BIND_INTERVAL = 1.0
 #: The least time-out of a socket, in seconds: a publisher's confirm may take longer than a call with little time left.
 _SHORTEST_SOCKET_TIMEOUT = 1.0
+#: Seconds between two heartbeats while a blocked connection waits. Arbitrary.
+_BLOCKED_INTERVAL = 1.0
+#: Seconds that a message without a time-out waits on a blocked connection, before another one is tried. Arbitrary.
+_BLOCKED_SECONDS = 60.0
 #: The errors after which the library does not retry.
 _FINAL = (amqp.AMQPDestinationNotFound, oslo_messaging.MessageUndeliverable, rpc_common.Timeout)
 
@@ -70,6 +74,10 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         self._hosts = url.hosts
         #: The time from which a queue may be bound again, by the monotonic clock.
         self._bind_after = 0.0
+        #: True while an alarm of the broker blocks this connection.
+        self._is_blocked = False
+        #: True if the confirm of a message is overdue because of an alarm; the next message would take it for its own.
+        self._lacks_confirm = False
         self._heartbeat_thread: threading.Thread | None = None  # set by the library, after it connects
         #: The start and end of the last wait for messages, by the monotonic clock.
         self.waits_since = self.waited_until = time.monotonic()
@@ -213,11 +221,39 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         """Use another channel, and listen for the broker's alarms on its connection."""
         # The library sets the current channel again at each message. A new channel may already be closed.
         if new_channel not in (None, self.channel) and new_channel.connection is not None:
-            alarms.listen(new_channel.connection, lambda kind: alarms.LOGGED.began(self._broker(), kind))
+            self._is_blocked = self._lacks_confirm = False
+            alarms.listen(new_channel.connection, self._on_blocked_for)
         super()._set_current_channel(new_channel)
 
+    def _on_blocked_for(self, kind: str) -> None:
+        self._is_blocked = True
+        alarms.LOGGED.began(self._broker(), kind)
+
     def _on_connection_unblocked(self) -> None:
+        self._is_blocked = False
         alarms.LOGGED.ended(self._broker())
+
+    def _wait_while_blocked(self, expires: float | None) -> None:
+        """Wait until the broker takes messages from this connection again.
+
+        The broker reads nothing more from a blocked connection, and so does not notice that it is closed: if the
+        library closed it and opened another one, the broker would keep both until the alarm ends.
+
+        :param expires: the end of the message's time in the queue, by the monotonic clock; None if it has no time-out.
+        :raises NotSentInTime: the time is over, and the alarm is still on.
+        :raises OSError: the library must open another connection and repeat the sending.
+        """
+        end = time.monotonic() + _BLOCKED_SECONDS if expires is None else expires
+        while self._is_blocked:
+            if (left := end - time.monotonic()) <= 0:
+                raise TimeoutError("an alarm of the broker is on") if expires is None else NotSentInTime
+            self._stop_if_given_up(TimeoutError("an alarm of the broker is on"))
+            try:
+                self.connection.drain_events(timeout=min(left, _BLOCKED_INTERVAL))
+            except TimeoutError:
+                self._heartbeat_check()
+        if self._lacks_confirm:
+            raise ConnectionResetError("the connection was blocked by an alarm of the broker, which is over")
 
     def _broker(self) -> str:
         """Return the address of the connected broker."""
@@ -255,8 +291,15 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         time_to_live = None if timeout is None else seconds_in_queue(timeout, context.seconds_left())
         if time_to_live is not None and time_to_live <= 0:
             raise NotSentInTime
+        expires = None if time_to_live is None else time.monotonic() + time_to_live
+        self._wait_while_blocked(expires)
         try:
             super()._publish(exchange, msg, routing_key, time_to_live, transport_options)
+        except TimeoutError:
+            if self._is_blocked:
+                self._lacks_confirm = True
+                self._wait_while_blocked(expires)
+            raise
         except MessageNacked as fault:
             # The exception has no text. The library retries after this one as after a loss of the connection.
             raise MessageNacked("it refuses the message, as its queue is full or has no leader") from fault

@@ -1,11 +1,18 @@
-"""Test the connections of the RabbitMQ driver that send: the loss of a host of the cluster."""
+"""Test connections to RabbitMQ that send: the loss of a host of the cluster, and an alarm of the broker."""
 
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 
+import psutil
 import pytest
+from support.processes.broker_alarm import alarm
+from support.processes.stopwatch import Stopwatch
 
-from harness.servers import free_ports
+from harness.servers import RabbitMQServer, free_ports
+from moorage import errors
+from moorage.bus.rabbit.broker_hosts import BrokerHosts
+from moorage.bus.rabbit.connection import NotSentInTime
 from moorage.bus.rabbit.driver import RabbitDriver
 from moorage.config import options
 
@@ -43,5 +50,51 @@ def test_an_idle_connection_whose_host_is_lost_connects_to_another_host(rabbitmq
         while not of_kombu.connected or of_kombu.port in dead:
             assert time.monotonic() < end
             time.sleep(0.1)
+    finally:
+        driver.cleanup()
+
+
+def send(driver: RabbitDriver, timeout: float) -> None:
+    with driver.connect(2) as connection:
+        connection.topic_send(exchange_name="moorage", topic="reports", msg={}, timeout=timeout, retry=2)
+
+
+def connections(rabbitmq: RabbitMQServer) -> int:
+    """Return the number of connections that the broker has open."""
+    found = [each for each in psutil.net_connections("tcp") if each.laddr and each.laddr.port == rabbitmq.port]
+    return sum(each.status in (psutil.CONN_ESTABLISHED, psutil.CONN_CLOSE_WAIT) for each in found)
+
+
+def test_calls_and_checks_during_an_alarm_leave_no_further_connections(
+    rabbitmq: RabbitMQServer, rabbitmq_url: str
+) -> None:
+    driver = made(rabbitmq_url)
+    hosts = BrokerHosts(rabbitmq_url, options.new())
+    try:
+        send(driver, 5.0)
+        before = connections(rabbitmq)
+        with alarm(rabbitmq, "memory"):
+            for _ in range(3):
+                watch = Stopwatch()
+                with pytest.raises(NotSentInTime):
+                    send(driver, 3.0)
+                assert watch.seconds < 3.0
+                with pytest.raises(errors.BusUnavailable, match="low on memory"):
+                    hosts.check_alarms()
+            assert connections(rabbitmq) <= before + 1  # of the first check
+        send(driver, 10.0)
+    finally:
+        driver.cleanup()
+
+
+def test_a_call_that_an_alarm_blocks_is_sent_when_the_alarm_ends(rabbitmq: RabbitMQServer, rabbitmq_url: str) -> None:
+    driver = made(rabbitmq_url)
+    try:
+        send(driver, 5.0)
+        with ThreadPoolExecutor() as threads:
+            with alarm(rabbitmq, "memory"):
+                sent = threads.submit(send, driver, 30.0)
+                assert wait([sent], 1.0).not_done
+            sent.result()
     finally:
         driver.cleanup()
