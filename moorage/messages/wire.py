@@ -122,11 +122,11 @@ def _parts(version: str) -> tuple[int, ...]:
 
 
 _PREPARING = threading.Lock()
-_PREPARED: set[type[Value]] = set()
+_PREPARED: set[type[msgspec.Struct]] = set()
 
 
 def prepare() -> None:
-    """Make msgspec prepare all existing value types, before several threads decode one for the first time.
+    """Make msgspec prepare all existing types of structures, before several threads decode one for the first time.
 
     msgspec analyses a class when it first decodes it. If two threads do so at the same time, the process crashes (a
     segmentation fault in msgspec 0.22). So this is called when a bus or a database is opened, before its service starts
@@ -134,16 +134,16 @@ def prepare() -> None:
     was ready, with nothing in its log.
     """
     with _PREPARING:
-        for kind in _known_values() - _PREPARED:
+        for kind in _known_structures() - _PREPARED:
             # If a type cannot be prepared, decoding it raises the error.
             with suppress(TypeError, NameError):
                 msgspec.json.Decoder(kind)
             _PREPARED.add(kind)
 
 
-def _known_values() -> set[type[Value]]:
-    found: set[type[Value]] = {Value}
-    left = [Value]
+def _known_structures() -> set[type[msgspec.Struct]]:
+    found: set[type[msgspec.Struct]] = {msgspec.Struct}
+    left = [msgspec.Struct]
     while left:
         children = [child for child in left.pop().__subclasses__() if child not in found]
         found.update(children)

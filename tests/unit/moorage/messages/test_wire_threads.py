@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import msgspec
+
+from moorage.messages import wire
+
 SCRIPT = """
 import sys, threading
 from moorage import messages
@@ -36,3 +40,12 @@ def test_many_threads_may_decode_a_prepared_type_for_the_first_time_at_once() ->
         done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) > 30
+
+
+def test_a_type_that_is_no_value_is_prepared_as_well() -> None:
+    class Stored(msgspec.Struct):
+        number: int
+
+    wire.prepare()
+
+    assert Stored in wire._PREPARED
