@@ -1,5 +1,6 @@
 """SQLAlchemy engines for MySQL, MariaDB and SQLite: how connections are set up, and when they are dropped."""
 
+import time
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -84,7 +85,19 @@ def create(url: URL, limits: ConnectionLimits) -> Engine:
     """Return an engine, which connects at its first use."""
     engine = _sqlite(url, limits) if url.get_backend_name() == "sqlite" else _mysql(url, limits)
     engine.update_execution_options(compiled_cache=_COMPILED)
+    event.listen(engine, "connect", lambda _connection, record: _keep_despite_clock(engine.pool, record))
     return engine
+
+
+def _keep_despite_clock(pool: Any, record: Any) -> None:
+    """Have the pool keep a new connection although the machine's clock has been set back.
+
+    The pool compares wall-clock times: it would replace each connection at every use until the clock again shows the
+    time at which the pool has last dropped its connections.
+    """
+    if time.time() < pool._invalidate_time:  # noqa: SLF001
+        # Older connections may be dead. They then fail at their next use, which is repeated.
+        pool._invalidate_time = record.starttime  # noqa: SLF001
 
 
 def _sqlite(url: URL, limits: ConnectionLimits) -> Engine:
