@@ -27,7 +27,7 @@ import msgspec
 
 from moorage import context, metrics
 from moorage.batches import BatchItem
-from moorage.bus.message_json import enveloped
+from moorage.bus.message_json import dumps, enveloped
 from moorage.bus.rabbit.connection import seconds_in_queue, send_once_there_is_a_queue
 
 # isort: split
@@ -66,7 +66,10 @@ Connect = Callable[[int | None], rpc_common.ConnectionContext]
 
 def size_of(body: Body) -> int:
     """Return the size of a message in bytes."""
-    return len(msgspec.json.encode(body))
+    try:
+        return len(msgspec.json.encode(body))
+    except UnicodeEncodeError:  # a text that is not valid UTF-8: the receiver refuses it and names its field
+        return len(dumps(body))
 
 
 class CallQueue(NamedTuple):

@@ -38,6 +38,15 @@ def test_calls_with_very_different_timeouts_are_sent_in_different_messages(monke
     ]
 
 
+def test_a_call_with_a_text_outside_utf8_is_sent_with_others() -> None:
+    outbox = message_batches._Outbox(clock=lambda: 0.0)
+    calls = [message_batches.OutgoingCall({"_msg_id": ids.fresh(), "text": text}, 30) for text in ("a", "\udce9", "b")]
+
+    batches = [outbox.add(*calls[:1]), outbox.add(*calls[1:]), outbox.take()]
+
+    assert [None if batch is None else batch.calls for batch in batches] == [calls[:1], None, calls[1:]]
+
+
 def test_large_calls_are_sent_alone() -> None:
     outbox = message_batches._Outbox(clock=lambda: 0.0)
     calls = [message_batches.OutgoingCall({"_msg_id": ids.fresh(), "text": "x" * 600_000}, 30) for _ in range(4)]
