@@ -72,9 +72,8 @@ class ReplyQueues:
 
     def found(self, name: str) -> None:
         """Note that a queue exists."""
-        if self._since:
-            with self._lock:
-                self._since.pop(name, None)
+        with self._lock:
+            self._since.pop(name, None)
 
 
 class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
