@@ -280,7 +280,7 @@ class Database:
         path = self.url.database or ":memory:"
 
         def no_turn(seconds: float) -> errors.Overloaded:
-            return errors.Overloaded(reason=f"another writer has kept the database of {self.schema} for {seconds:g} s")
+            return errors.Overloaded(reason=f"another writer has kept the database {path} for {seconds:g} s")
 
         with _WRITER_LOCKS_GUARD:
             lock = _WRITER_LOCKS.get(path)

@@ -1,12 +1,16 @@
 """Test that waiting is bounded for a lock whose holder waits for a silent database."""
 
+import contextvars
+import gc
 import threading
+import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from moorage import errors
+from moorage import context, errors
 from moorage.db.database import BoundedLock, Database
 from placement_store.db.names import ResourceClassNames
 from scheduler.registry.aggregates.reader import AggregateReader
@@ -40,6 +44,24 @@ def test_a_lock_is_released_when_the_work_under_it_fails() -> None:
         raise ZeroDivisionError
     with lock.held():
         pass
+
+
+def test_the_writers_lock_of_a_file_names_the_file_and_does_not_keep_the_first_database(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/one.sqlite"
+    first, second = Database(url, "first"), Database(url, "second")
+    lock, of_first = second._writer_lock(), weakref.ref(first)
+    first.close()
+    del first
+    gc.collect()
+
+    assert of_first() is None
+    with ThreadPoolExecutor(1) as other, lock.held(), context.bound(deadline=time.monotonic() + PATIENCE):
+        of_caller = contextvars.copy_context()
+        fault = other.submit(lambda: of_caller.run(lambda: lock.held().__enter__())).exception(10)
+
+    assert isinstance(fault, errors.Overloaded)
+    assert f"has kept the database {tmp_path}/one.sqlite" in fault.reason
+    second.close()
 
 
 class _Silent(Database):
