@@ -9,6 +9,7 @@ host, such as a replica, is used only if no other host is available.
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, cast
 
 from pymysql.err import MySQLError, OperationalError
@@ -71,7 +72,11 @@ class ClusterConnector:
         connection = self._connected(words, named)
         number = connection.host_number
         if connection.node and not self._is_one_writer:
-            self._require_one_writer(connection, words, named)
+            try:
+                self._require_one_writer(connection, words, named)
+            except BaseException:
+                _close(connection)
+                raise
         if number != self._current:
             LOG.warning("The database is now used at %s", self._hosts[number])
             self._retry_at = time.monotonic() + _RETRY_SECONDS
@@ -166,20 +171,29 @@ class ClusterConnector:
         :raises ConfigurationError: at each check, simultaneous connections reach several nodes.
         """
         for _ in range(_SAMPLES):
-            others = [self._open(connection.host_number, words, dict(named)) for _ in range(_CONNECTIONS)]
-            nodes = {connection.node, *(other.node for other in others)}
-            for other in others:
-                _close(other)
+            nodes = {connection.node, *self._nodes(connection.host_number, words, named)}
             if len(nodes) == 1:
                 self._is_one_writer = True
                 return
             time.sleep(_SAMPLE_SECONDS)
         host = self._hosts[connection.host_number]
-        _close(connection)
         raise errors.ConfigurationError(
             reason=f"behind the database's address {host} connections reach {len(nodes)} nodes of a Galera cluster: "
             "let the proxy use one of them, with the others as its backup, or list the nodes as hosts of the URL"
         )
+
+    def _nodes(self, number: int, words: Any, named: Any) -> set[str | None]:
+        """Return the nodes that several simultaneous connections to a host reach.
+
+        :raises MySQLError: the host is not available.
+        """
+        with ExitStack() as opened:
+            nodes = set()
+            for _ in range(_CONNECTIONS):
+                other = self._open(number, words, dict(named))
+                opened.callback(_close, other)
+                nodes.add(other.node)
+            return nodes
 
 
 def _join(connection: MySQLConnection) -> None:
