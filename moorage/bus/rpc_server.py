@@ -24,7 +24,7 @@ from moorage.occupancy import ThreadOccupancy
 from moorage.thread_pool import ThreadPool
 
 #: Seconds after which a message is taken even if no thread is free. The thread that takes messages also sends the
-#: heartbeats of the connection; the broker closes it after a minute without a heartbeat.
+#: heartbeats of the connection; the broker closes it after about ten seconds without a heartbeat.
 _LONGEST_WAIT = 5.0
 
 LOG = logging.getLogger(__name__)
