@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from moorage import errors
@@ -65,13 +65,13 @@ def bound(
     before = current()
     deadlines = [each for each in (before.deadline, deadline) if each is not None]
     token = _CURRENT.set(
-        Context(
+        replace(
+            before,
             request_id=before.request_id if request_id is None else request_id,
             attempt_id=before.attempt_id if attempt_id is None else attempt_id,
             service=before.service if service is None else service,
             deadline=min(deadlines, default=None),
             span=before.span if span is None else span,
-            sending=before.sending,
         )
     )
     try:
