@@ -118,7 +118,7 @@ class Batches(Generic[T, R]):
         self._carry_out = carry_out
         self._refuse_late = refuse_late
         #: The seconds that the last two batches took. Two, so that a single slow one does not refuse those after it.
-        self._took = deque([0.0], maxlen=2)
+        self._durations = deque([0.0], maxlen=2)
         self._sizes = metrics.BATCH_SIZE.labels(kind)
         self._most = most
         self._lock = threading.Lock()
@@ -154,13 +154,13 @@ class Batches(Generic[T, R]):
         if group.pending():
             self._carry_out_next(have_waited=waits)
 
-    def _in_time(self, batch: Sequence[BatchItem[T, R]]) -> list[BatchItem[T, R]]:
+    def _refuse_late_items(self, batch: Sequence[BatchItem[T, R]]) -> list[BatchItem[T, R]]:
         """Refuse the items whose deadlines come before the batch can be expected to end, and return the others."""
-        seconds = _MARGIN * min(self._took)
-        end = time.monotonic() + seconds
+        seconds = _MARGIN * min(self._durations)
+        now = time.monotonic()
         for item in batch:
-            if item.context.deadline is not None and item.context.deadline < end:
-                reason = f"the caller does not wait for the {seconds:.3g} s that it may take"
+            if item.context.deadline is not None and (left := item.context.deadline - now) < seconds:
+                reason = f"{max(left, 0.0):.3g} s are left, and it takes about {seconds:.3g} s"
                 item.fail(errors.Overloaded(reason=reason))
         return [item for item in batch if not item.is_done]
 
@@ -188,12 +188,12 @@ class Batches(Generic[T, R]):
                 batch += groups[-1].pending()
         try:
             if have_waited and self._refuse_late:
-                batch = self._in_time(batch)
+                batch = self._refuse_late_items(batch)
             if batch:
                 began = time.monotonic()
                 self._sizes.observe(len(batch))
                 self._carry_out(batch)
-                self._took.append(time.monotonic() - began)
+                self._durations.append(time.monotonic() - began)
         except BaseException as fault:
             for item in batch:
                 if not item.is_done:
