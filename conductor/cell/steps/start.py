@@ -185,10 +185,12 @@ class CellBuilds(CellPart):
         """
         payload = operation.read(StartStep)
         patience = min(self._cell.options.build_timeout, self._cell.hosts.down_after)
-        if not self._cell.hosts.reach.has_lasted(patience):
-            return lambda _connection: Wait("wait", payload, patience, COULD_NOT_REPORT)
 
         def record(connection: Connection) -> Outcome:
+            # All of the operation is enough, and less than that if it is long.
+            age = self._cell.operations.age(connection, operation)
+            if not self._cell.hosts.reach.has_lasted(min(age, patience)):
+                return Wait("wait", payload, patience, COULD_NOT_REPORT)
             instance, _sequence, attempt = self._current(operation, payload, connection, lock=True)
             LOG.warning("Host %s is abandoned for instance %s: %s", attempt.host, instance.uuid, TIMED_OUT)
             self._cell.records.change_attempt(connection, attempt.attempt_id, state="failed", reason=TIMED_OUT)

@@ -7,6 +7,7 @@ import msgspec
 from sqlalchemy import Connection, Select, not_, select
 
 from moorage import errors
+from moorage.db.forced_index import by_index
 from moorage.model import ZONE_KEY, AggregateHost, HostAggregate
 from placement_store.claims.residues import IS_RESIDUE
 from placement_store.db import bulk
@@ -130,7 +131,7 @@ def _zone(node: Node, others: Mapping[AggregateHost, AssignedZone], own: str | N
 def _placed(column: Any) -> Select[Any]:
     """Return the query for consumers that can be placed: servers, and migrations, whose servers may have to return."""
     # SELECT column FROM consumers WHERE NOT (claim_id IS NULL AND accepted_by IS NOT NULL)
-    return select(column).where(not_(IS_RESIDUE))
+    return by_index(select(column).where(not_(IS_RESIDUE)), consumers, "ix_consumers_placed")
 
 
 def _nodes(connection: Connection, affected: Iterable[AggregateHost]) -> list[Node]:

@@ -27,7 +27,6 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Message, R
 from moorage.model import ResourceGroup, ServerGroup
-from placement_store.claims.residues import RESIDUE
 from placement_store.schema import (
     MAIN,
     aggregates,
@@ -97,7 +96,7 @@ def asked(rig: Rig) -> Asked:
         rig.take(number, 1)
         rig.take(0, 1)
     # All ages differ, because claims of the same age are listed in any order.
-    older = consumers.update().values(consumer_type=RESIDUE, claimed_at=100.0 * consumers.c.id)
+    older = consumers.update().values(accepted_by=consumers.c.uuid, claimed_at=100.0 * consumers.c.id)
     rig.database.write(lambda connection: connection.execute(older))
     return Asked(rig)
 
