@@ -8,8 +8,9 @@ import fnmatch
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
+import pytest
 from oslo_config import cfg
 
 from compute.driver import GuestOrder, GuestSpec
@@ -17,6 +18,7 @@ from compute.fake.behaviour import Behaviour
 from compute.fake.driver import FakeDriver
 from compute.fake.guest_file import Action
 from compute.service import ComputeService
+from conductor.cell.hosts.reach import HostReach
 from conductor.service import CellConductor, SuperConductor
 from harness.cloud import CloudSpec, RunningCloud
 from moorage import context, errors, failpoints
@@ -118,6 +120,13 @@ class Troubles:
             return armed.passed <= armed.times
 
 
+_has_lasted = HostReach.has_lasted
+
+
+def _is_waited_for_no_longer(reach: HostReach, seconds: float | None = None) -> bool:
+    return seconds is not None or _has_lasted(reach)
+
+
 class TroublesomeCloud(RunningCloud):
     """A cloud whose hosts have :class:`HostFaults`, and whose conductors and agents can be restarted at any time."""
 
@@ -129,6 +138,16 @@ class TroublesomeCloud(RunningCloud):
         self.drivers: dict[str, TroublesomeDriver] = {}
         self._restarting = threading.Lock()
         self._lives: dict[str, int] = {}
+        self._patches = pytest.MonkeyPatch()
+
+    def __enter__(self) -> Self:
+        # Tests end the wait for a host's report themselves, also soon after a restart of the conductor.
+        self._patches.setattr(HostReach, "has_lasted", _is_waited_for_no_longer)
+        return super().__enter__()
+
+    def __exit__(self, *fault: object) -> None:
+        super().__exit__(*fault)
+        self._patches.undo()
 
     def compute(self, cell: str, hosts: int) -> ComputeService:
         name = f"agent-{cell}"
