@@ -97,7 +97,8 @@ def test_a_late_value_that_is_refused_does_not_end_the_transaction_of_the_others
         first = threads.submit(shared.do, 100)
         assert halving.begun.wait(10)
         # The first that waits carries out the next batch.
-        late, *made = queue(threads, shared._batches, [hurried, partial(shared.do, 4), partial(shared.do, 6)])
+        calls: list[Callable[[], int]] = [hurried, partial(shared.do, 4), partial(shared.do, 6)]
+        late, *made = queue(threads, shared._batches, calls)
         halving.open.set()
         assert isinstance(late.exception(10), errors.Overloaded)
         assert [one.result(10) for one in (first, *made)] == [50, 2, 3]
