@@ -14,7 +14,6 @@ UNSUFFIXED = ""
 
 #: The most conditions of one kind in a group.
 MOST_CONDITIONS = 256
-_FEW = Meta(max_length=MOST_CONDITIONS)
 
 
 class ResourceGroup(Value, frozen=True, kw_only=True):
@@ -25,13 +24,17 @@ class ResourceGroup(Value, frozen=True, kw_only=True):
     """
 
     resources: Resources = {}
-    required: Annotated[tuple[TraitName, ...], _FEW] = ()
+    required: Annotated[tuple[TraitName, ...], Meta(max_length=MOST_CONDITIONS)] = ()
     #: At least one trait of each of these.
-    any_of: Annotated[tuple[Annotated[tuple[TraitName, ...], Meta(min_length=1)], ...], _FEW] = ()
-    forbidden: Annotated[tuple[TraitName, ...], _FEW] = ()
+    any_of: Annotated[
+        tuple[Annotated[tuple[TraitName, ...], Meta(min_length=1)], ...], Meta(max_length=MOST_CONDITIONS)
+    ] = ()
+    forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=MOST_CONDITIONS)] = ()
     #: At least one aggregate of each of these. In the unsuffixed group a provider's root may be the member.
-    member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], _FEW] = ()
-    not_member_of: Annotated[tuple[Uuid, ...], _FEW] = ()
+    member_of: Annotated[
+        tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=MOST_CONDITIONS)
+    ] = ()
+    not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=MOST_CONDITIONS)] = ()
     #: Only providers of this provider's tree.
     in_tree: Uuid | None = None
 
@@ -46,10 +49,12 @@ class ResourceRequest(Value, frozen=True, kw_only=True):
     same_subtree: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
     #: The groups of each of these are served by pairwise different providers, whatever the group policy is.
     apart: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
-    root_required: Annotated[tuple[TraitName, ...], _FEW] = ()
-    root_forbidden: Annotated[tuple[TraitName, ...], _FEW] = ()
+    root_required: Annotated[tuple[TraitName, ...], Meta(max_length=MOST_CONDITIONS)] = ()
+    root_forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=MOST_CONDITIONS)] = ()
     #: The root itself is in at least one aggregate of each of these, and in none of the next field.
-    root_member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], _FEW] = ()
+    root_member_of: Annotated[
+        tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=MOST_CONDITIONS)
+    ] = ()
     root_not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=10_000)] = ()
 
     def totals(self) -> dict[str, int]:
@@ -117,9 +122,11 @@ class RequestSpec(Value, frozen=True, kw_only=True):
     group_policy: Literal["none", "isolate"] | None = None
     same_subtree: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
     apart: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
-    root_required: Annotated[tuple[TraitName, ...], _FEW] = ()
-    root_forbidden: Annotated[tuple[TraitName, ...], _FEW] = ()
-    root_member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], _FEW] = ()
+    root_required: Annotated[tuple[TraitName, ...], Meta(max_length=MOST_CONDITIONS)] = ()
+    root_forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=MOST_CONDITIONS)] = ()
+    root_member_of: Annotated[
+        tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=MOST_CONDITIONS)
+    ] = ()
     root_not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=10_000)] = ()
 
     @property
