@@ -27,9 +27,6 @@ FAULTS: tuple[type[Exception], ...] = (amqp.exceptions.AMQPError, OSError)
 _CONNECT_SECONDS = 5.0
 #: The least time for a host, in seconds, when the hosts before it have used up the time. Arbitrary.
 _LEAST_SECONDS = 0.1
-#: Seconds for which a failed check of the alarms is not repeated. During an alarm, the broker keeps the connection of
-#: each check. Arbitrary.
-_ALARM_SECONDS = 30.0
 _PORT = 5672
 #: The hosts that this process could not reach at its last try; it tries them after all others. A host that does not
 #: answer costs seconds each time, and the cluster works without it.
@@ -156,8 +153,6 @@ class BrokerHosts:
         self._options, self._query = conf.oslo_messaging_rabbit, query_of(url)
         self._hosts = list(_hosts(url))
         self._virtual_host = unquote(split(url).path[1:]) or "/"
-        #: The reason of the last failed check of the alarms, and the time of the next one by the monotonic clock.
-        self._alarm, self._check_at = "", 0.0
 
     def probe(self) -> None:
         """Check within some seconds that the broker can be reached.
@@ -172,17 +167,10 @@ class BrokerHosts:
 
         :raises BusUnavailable: the broker takes no messages, or cannot be reached.
         """
-        if time.monotonic() < self._check_at:
-            raise errors.BusUnavailable(reason=self._alarm)
 
         def confirm(connection: DirectConnection) -> None:
-            try:
-                connection.confirm()
-            except _BlockedByAlarm as fault:
-                self._alarm, self._check_at = f"{self.url}: {fault}", time.monotonic() + _ALARM_SECONDS
-                raise
+            connection.confirm()
             connection.drop()
-            self._check_at = 0.0
 
         self.connect(confirm)
 
