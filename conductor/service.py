@@ -229,7 +229,7 @@ def _watch_of_reports(conf: cfg.ConfigOpts, hosts: CellHosts, reports: BusServer
         reports.check()
         return hosts.database_clock()
 
-    return Periodic("reports of hosts", partial(hosts.reach.note, check), conf.scheduler.host_down_after / 6)
+    return Periodic("reports of hosts", partial(hosts.reach.note, check), conf.scheduler.host_down_after / 3)
 
 
 def _records_kept(conf: cfg.ConfigOpts) -> float:

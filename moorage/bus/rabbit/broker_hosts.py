@@ -170,7 +170,7 @@ class BrokerHosts:
 
         def confirm(connection: DirectConnection) -> None:
             connection.confirm()
-            connection.drop()
+            connection.close()
 
         self.connect(confirm)
 
