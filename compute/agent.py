@@ -46,7 +46,7 @@ class ComputeAgent:
         #: returns. A cell of the previous release sends none. Many threads read it, and one thread writes it.
         self.lives: dict[str, int] = {}
         self._workers = Workers("build", workers)
-        #: Not the server's threads: a driver that hangs in a destroy holds up nothing but other destroys.
+        #: Destroys have threads of their own: a driver that hangs in one holds up nothing but other destroys.
         self._destroyers = Workers("destroy", workers)
         self._lock = threading.Lock()
         #: The outcomes of the destroys in progress, by host, attempt and claim: repeated orders wait for the same one.
@@ -65,11 +65,11 @@ class ComputeAgent:
         """
         self.attempts.stop()
         end = time.monotonic() + seconds
-        if not self._destroyers.stop(seconds):
-            LOG.warning("Destroys that have not ended within %s s are abandoned", seconds)
-        if not self._workers.stop(max(end - time.monotonic(), 0.0)):
+        if not self._workers.stop(seconds):
             self._abandoned.set()
             LOG.warning("Builds that have not ended within %s s are abandoned", seconds)
+        if not self._destroyers.stop(max(end - time.monotonic(), 0.0)):
+            LOG.warning("Destroys that have not ended within %s s are abandoned", seconds)
 
     @serves(BuildOnHost)
     def build(self, message: BuildOnHost) -> Done:

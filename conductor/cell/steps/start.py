@@ -187,7 +187,7 @@ class CellBuilds(CellPart):
         patience = min(self._cell.options.build_timeout, self._cell.hosts.down_after)
 
         def record(connection: Connection) -> Outcome:
-            # All of the operation is enough, and less than that if it is long.
+            # Of an operation that is older than the patience, the last part is enough.
             age = self._cell.operations.age(connection, operation)
             if not self._cell.hosts.reach.has_lasted(min(age, patience)):
                 return Wait("wait", payload, patience, COULD_NOT_REPORT)

@@ -1,6 +1,7 @@
 """Test that a destroyed guest is gone and is not started again."""
 
 import time
+from functools import partial
 
 import pytest
 from support.compute.builders import (
@@ -20,7 +21,7 @@ from support.compute.builders import (
 )
 from support.processes.stopwatch import Stopwatch
 
-import compute.agent
+import compute.service
 from compute.agent import ComputeAgent
 from compute.cell_client import CellClient
 from compute.fake.driver import FakeDriver
@@ -138,7 +139,7 @@ def test_a_destroy_is_answered_with_request_in_progress_when_the_spawn_takes_too
 def test_an_agent_whose_driver_hangs_in_a_destroy_answers_all_its_messages(
     new_stage: NewStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compute.agent, "_PATIENCE", 0.2)
+    monkeypatch.setattr(compute.service, "ComputeAgent", partial(ComputeAgent, patience=0.2))
     stage = new_stage(rpc={"threads": 2}, compute={"stop_timeout": 0.1})
     driver = stage.start(HangingDestroys)
     hung, other = stage.built(), stage.built()
@@ -160,7 +161,7 @@ def test_an_agent_whose_driver_hangs_in_a_destroy_answers_all_its_messages(
 def test_a_build_does_not_start_while_its_destroy_waits_for_a_thread(
     new_stage: NewStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compute.agent, "_PATIENCE", 0.2)
+    monkeypatch.setattr(compute.service, "ComputeAgent", partial(ComputeAgent, patience=0.2))
     stage = new_stage(compute={"workers": 1, "stop_timeout": 0.1})
     driver = stage.start(HangingDestroys)
     hung, late = stage.built(), build_on(HOST)

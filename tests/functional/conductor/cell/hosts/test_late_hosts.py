@@ -3,7 +3,8 @@
 import time
 
 import pytest
-from support.conductor.builders import FakeAgent, FakePlacement, World, node, wait_until
+from support.conductor.builders import FakeAgent, FakePlacement, World, node, report, wait_until
+from support.conductor.host_reports import report_hosts
 
 from conductor.cell.steps.start import COULD_NOT_REPORT
 from moorage import errors
@@ -65,6 +66,18 @@ def test_a_host_that_could_not_report_is_waited_for_once_more_and_not_for_ever(w
 
     wait_until(lambda: COULD_NOT_REPORT in reasons())
     assert world.becomes(uuid, "active").attempts[0].reason == "timed out"
+
+
+def test_the_cleanup_of_a_host_that_is_away_waits_for_its_return_and_is_not_tried_all_the_time(world: World) -> None:
+    world.conf.set_override("host_down_after", 0.3, group="scheduler")
+    world.restart("cell", build_timeout=1.0)
+    world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
+    report_hosts(world, hosts=(report("a"),), alive=("a",))
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+
+    wait_until(lambda: world.pending("cell", "AND kind = 'clean' AND tries = 0 AND reason IS NOT NULL") == 1)
+    assert world.placement.residues
 
 
 def test_a_claim_that_a_late_host_has_not_accepted_is_released_without_a_residue(world: World) -> None:
