@@ -196,7 +196,13 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
             return method()
 
         # When the library receives, it passes its own callback, which ends the wait in time.
-        callback = recoverable_error_callback or self._stop_if_given_up
+        ended = recoverable_error_callback or self._stop_if_given_up
+
+        def callback(fault: Exception) -> None:
+            self._verify_next_host()
+            ended(fault)
+
+        self._verify_next_host()
         return super().ensure(repeated, retry, callback, **settings)
 
     def set_transport_socket_timeout(self, timeout: float | None = None) -> None:

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from support.processes.tls import Tls, issue
+from support.processes.tls import Tls, issue, terminated
 
 from harness.servers import RabbitMQServer, free_ports
 from moorage import errors
@@ -117,6 +117,24 @@ def test_the_certificate_of_the_next_host_is_checked_against_its_own_name(
     account = urlsplit(url).netloc.rpartition("@")[0]
     [nobody] = free_ports(1)
     assert list_cells(url.replace("//", f"//{account}@127.0.0.2:{nobody},")) == []
+
+
+def test_after_the_loss_of_a_host_the_certificate_of_another_one_is_checked_against_its_own_name(
+    served: str, tls: Tls, tmp_path: Path
+) -> None:
+    other = issue(tmp_path, "127.0.0.2")
+    authorities = tmp_path / "authorities.pem"
+    authorities.write_bytes(tls.authority.read_bytes() + other.authority.read_bytes())
+    url = tls.of_rabbitmq(served, ssl_ca_file=str(authorities))
+    account = urlsplit(url).netloc.rpartition("@")[0]
+    both = url.replace("//", f"//{account}@127.0.0.2:{other.port},")
+    port = urlsplit(served).port
+    assert port is not None
+    with closing(Bus(options.new(), both)) as bus:
+        client = bus.client("placement")
+        with terminated(other, "127.0.0.2", port):
+            assert client.call(ListCells()) == []
+        assert client.call(ListCells()) == []
 
 
 def test_a_server_connects_to_the_next_host_and_the_broker_counts_it(rabbitmq_url: str, tls: Tls) -> None:

@@ -1,6 +1,13 @@
 """Private servers that are reached over TLS, with certificates of their own authority."""
 
+import asyncio
 import ipaddress
+import multiprocessing
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -51,7 +58,7 @@ def issue(folder: Path, address: str) -> Tls:
     """Write a certificate of a new authority, for an IP address, into a folder."""
     [port] = free_ports(1)
     files = Tls(folder / "ca.pem", folder / "cert.pem", folder / "key.pem", port)
-    authority, authority_key = _certificate("authority", x509.BasicConstraints(ca=True, path_length=0))
+    authority, authority_key = _certificate(f"authority of {address}", x509.BasicConstraints(ca=True, path_length=0))
     named = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
     own, own_key = _certificate("server", named, authority, authority_key)
     files.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
@@ -62,6 +69,46 @@ def issue(folder: Path, address: str) -> Tls:
         )
     )
     return files
+
+
+@contextmanager
+def terminated(tls: Tls, address: str, port: int) -> Iterator[None]:
+    """Accept connections over TLS at an address and the port of ``tls``; forward them to a local port without TLS."""
+    # In a process of its own, whose end closes all connections at once.
+    process = multiprocessing.get_context("spawn").Process(
+        target=_terminate, args=(tls, address, port), daemon=True, name="TLS"
+    )
+    process.start()
+    try:
+        while process.is_alive():
+            with suppress(ConnectionRefusedError), socket.create_connection((address, tls.port)):
+                break
+            time.sleep(0.05)
+        yield
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+
+
+def _terminate(tls: Tls, address: str, port: int) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tls.certificate, tls.key)
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            target.write(data)
+            await target.drain()
+        target.close()
+
+    async def forward(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        server, to_server = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(copy(client, to_server), copy(server, to_client))
+
+    async def serve() -> None:
+        await (await asyncio.start_server(forward, address, tls.port, ssl=context)).serve_forever()
+
+    asyncio.run(serve())
 
 
 def _certificate(
