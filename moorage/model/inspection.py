@@ -128,6 +128,11 @@ class Holder(Value, frozen=True, kw_only=True):
     placed_on: Uuid | None = None
     group_uuid: Uuid | None = None
 
+    @property
+    def is_residue(self) -> bool:
+        """Tell a residue, which is kept for an attempt, from a consumer whose writer has called it so."""
+        return self.consumer_type == "RESIDUE" and self.accepted_by is not None and self.claim_id is None
+
 
 class StoreAudit(Value, frozen=True, kw_only=True):
     """The result of the store's own audit, which changes nothing."""

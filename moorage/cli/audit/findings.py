@@ -99,17 +99,13 @@ def judge(state: CloudState) -> list[Finding]:
 def unexplained_residues(store: StoreAudit, recorded: Sequence[InstanceHolds]) -> set[str]:
     """Return the attempts whose residues belong to none of these instances."""
     attempts = {attempt_id for instance in recorded for attempt_id in instance.attempts}
-    residues = [holder for holder in store.holders if holder.consumer_type == RESIDUE]
+    residues = [holder for holder in store.holders if holder.is_residue]
     return {holder.accepted_by or holder.uuid or "" for holder in residues if not _is_of(holder, attempts)} - {""}
 
 
 def claimed_for_others(holders: Sequence[Holder]) -> list[Holder]:
     """Return the holders whose claims services other than Moorage's conductors have requested."""
-    return [
-        holder
-        for holder in holders
-        if holder.claim_id is not None and holder.owner not in (None, CONDUCTORS) and holder.consumer_type != RESIDUE
-    ]
+    return [holder for holder in holders if holder.claim_id is not None and holder.owner not in (None, CONDUCTORS)]
 
 
 def unanswered(instances: Sequence[Instance]) -> set[str]:
@@ -176,7 +172,7 @@ class _Residues:
 
 def _why_leaked(holder: Holder, known: Mapping[str, Instance], residues: _Residues) -> str | None:
     """Return why a holder should hold nothing."""
-    if holder.consumer_type == RESIDUE:
+    if holder.is_residue:
         return residues.why_leaked(holder)
     instance = known.get(holder.migration_of or holder.uuid or "")
     if instance is None:

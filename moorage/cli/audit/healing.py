@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from moorage import errors, ids
 from moorage.cli.audit.collector import owning
-from moorage.cli.audit.findings import CONDUCTORS, RESIDUE, CloudState, Finding
+from moorage.cli.audit.findings import CONDUCTORS, CloudState, Finding
 from moorage.cli.clients import Clients
 from moorage.messages import (
     GetAllocations,
@@ -139,7 +139,7 @@ class Healer:
     def _release(plan: HealPlan, finding: Finding, holder: Holder, state: CloudState) -> str:
         if not state.all_recorded:
             return "nothing: not all cells have answered, and one of them may have a record of it"
-        is_ours = holder.consumer_type == RESIDUE or holder.owner == CONDUCTORS
+        is_ours = holder.is_residue or holder.owner == CONDUCTORS
         if not is_ours:
             return f"nothing: only its owner may release it: {holder.owner or 'unknown'}"
         plan.released[finding.subject] = (holder, finding.instance_uuid)

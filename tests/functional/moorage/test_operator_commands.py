@@ -211,7 +211,8 @@ def test_an_inconsistency_only_in_the_first_pass_is_no_finding(around: Surroundi
 
 def test_the_residue_of_a_deleted_instance_is_no_leak(around: Surroundings) -> None:
     around.serve()
-    around.placement.audits = [leak(ATTEMPT, "RESIDUE", None)]
+    residue = Holder(uuid=ATTEMPT, consumer_type="RESIDUE", accepted_by=ATTEMPT, allocations=2)
+    around.placement.audits = [StoreAudit(holders=(residue,))]
     assert around.types("audit", "--settle", "0.01") == (0, [])
 
 

@@ -69,7 +69,8 @@ def attempt(name: str, state: str = "active", on: str = "host1") -> Attempt:
 
 
 def residue(name: str) -> Holder:
-    return Holder(uuid=derived("audit", "attempt", name), consumer_type="RESIDUE", allocations=1)
+    attempt_id = derived("audit", "attempt", name)
+    return Holder(uuid=attempt_id, consumer_type="RESIDUE", accepted_by=attempt_id, allocations=1)
 
 
 def hold(amounts: Any = None, **fields: Any) -> RecordedHold:
@@ -125,6 +126,11 @@ def test_a_migration_holds_the_source_only_during_the_move() -> None:
     for known in ([instance()], [instance("moved", migration_uuid=OTHER)], [instance("deleted", migration_uuid=TWO)]):
         assert ("leaked", TWO) in kinds(seen(HOLDS, migration, instances=known))
     assert ("leaked", TWO) in kinds(seen(migration))
+
+
+def test_foreign_allocations_that_their_writer_has_called_a_residue_are_no_leak() -> None:
+    foreign = Holder(uuid=TWO, consumer_type="RESIDUE", allocations=1)
+    assert kinds(seen(HOLDS, foreign, instances=[instance()])) == []
 
 
 def test_a_residue_of_a_migration_belongs_to_the_attempt_that_accepted_it() -> None:
