@@ -81,7 +81,6 @@ class AcceptInCell(Mutation[Done], ToCell, frozen=True, kw_only=True):
 class BuildFinished(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """The second gate: the guest runs. Refused with ``ClaimReleased``, the host destroys it."""
 
-    method = "build_finished"
     may_be_batched = True
     instance_uuid: Uuid
     attempt_id: Uuid
@@ -168,7 +167,6 @@ class LocateCellInCell(Message[Cell], ToCell, frozen=True, kw_only=True):
 class ReportProviderTree(Mutation[ProvidersReported], ToCell, frozen=True, kw_only=True):
     """Report the provider trees of an agent's hosts; answered once the placement role has them."""
 
-    method = "report_provider_tree"
     since: ClassVar = {"gone": "1.2", "incarnation": "1.6", "number": "1.6"}
     agent: Name
     providers: ProviderReports
@@ -189,7 +187,6 @@ class ListProviderTreesInCell(Message[list[ResourceProvider]], ToCell, frozen=Tr
 class ReshapeProviderTree(Mutation[ReshapePlan], ToCell, frozen=True, kw_only=True):
     """Move inventories within the tree of one of an agent's hosts; answered once the placement role has done it."""
 
-    method = "reshape_provider_tree"
     version = "1.2"
     since: ClassVar = {"incarnation": "1.6", "number": "1.6", "dealt": "1.6"}
     agent: Name
@@ -205,7 +202,6 @@ class ReshapeProviderTree(Mutation[ReshapePlan], ToCell, frozen=True, kw_only=Tr
 class ListEndedAttempts(Message[list[EndedAttempt]], ToCell, frozen=True, kw_only=True):
     """List the ended attempts of these hosts whose guests are not known to be gone."""
 
-    method = "list_ended_attempts"
     version = "1.1"
     agent: Name
     hosts: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=20_000)]
@@ -214,7 +210,6 @@ class ListEndedAttempts(Message[list[EndedAttempt]], ToCell, frozen=True, kw_onl
 class AttemptsGone(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """Report that nothing is left of these attempts on their hosts, and nothing will be started."""
 
-    method = "attempts_gone"
     may_be_batched = True
     version = "1.1"
     since: ClassVar = {"lives": "1.6"}
@@ -232,7 +227,6 @@ class ReturnHosts(Mutation[Done], ToCell, frozen=True, kw_only=True):
     another life than the message names, is skipped. Without ``lives`` the message is no proof that a guest is gone.
     """
 
-    method = "return_hosts"
     version = "1.1"
     since: ClassVar = {"lives": "1.6"}
     agent: Name

@@ -27,7 +27,6 @@ from moorage.model.inspection import OperationSummary, UnknownGuest
 class BuildInstances(Mutation[list[Uuid]], ToConductor, frozen=True, kw_only=True):
     """Build instances, all placed in one decision; answered as soon as the order is recorded."""
 
-    method = "build_instances"
     may_be_batched = True
     since: ClassVar = {"names": "1.7"}
     request_spec: RequestSpec
@@ -39,7 +38,6 @@ class BuildInstances(Mutation[list[Uuid]], ToConductor, frozen=True, kw_only=Tru
 class DeleteInstance(Mutation[Done], ToConductor, frozen=True, kw_only=True):
     """Delete an instance; answered as soon as the order is recorded."""
 
-    method = "delete_instance"
     may_be_batched = True
     instance_uuid: Uuid
 
@@ -47,7 +45,6 @@ class DeleteInstance(Mutation[Done], ToConductor, frozen=True, kw_only=True):
 class ShowInstance(Message[Instance], ToConductor, frozen=True, kw_only=True):
     """Return one instance with all its attempts."""
 
-    method = "show_instance"
     may_be_batched = True
     since: ClassVar = {"with_request": "1.4"}
     instance_uuid: Uuid
@@ -61,7 +58,6 @@ class ListInstances(ListInParts[list[Instance]], ToConductor, frozen=True, kw_on
     In parts by ``number``; a part may contain an instance that its cell has just deleted.
     """
 
-    method = "list_instances"
     since: ClassVar = {**IN_PARTS, "request_id": "1.4", "name": "1.7"}
     project_id: Name | None = None
     deleted: bool = False
@@ -81,7 +77,6 @@ class Ownership(Value, frozen=True, kw_only=True):
 class OwnsClaim(Mutation[Ownership], ToConductor, frozen=True, kw_only=True):
     """Ask whether a claim is still wanted. If that is unknown, the answer is an error, and the claim is kept."""
 
-    method = "owns_claim"
     may_be_batched = True
     version = "1.1"
     consumer_uuid: Uuid
@@ -94,7 +89,6 @@ class ListOperations(ListInParts[list[OperationSummary]], ToConductor, frozen=Tr
     One message has the newest 5,000 of the super conductor and of each cell; parts by ``uuid`` have all of them.
     """
 
-    method = "list_operations"
     version = "1.1"
     #: Include ended operations.
     ended: bool = False
@@ -106,7 +100,6 @@ class ListOperations(ListInParts[list[OperationSummary]], ToConductor, frozen=Tr
 class ShowOperation(Message[OperationSummary], ToConductor, frozen=True, kw_only=True):
     """Return one operation, of the super conductor or of a cell."""
 
-    method = "show_operation"
     version = "1.1"
     uuid: Uuid
 
@@ -118,7 +111,6 @@ UnknownGuestKey = tuple[Name, Uuid, Uuid]
 class ListStrangers(ListInParts[list[UnknownGuest]], ToConductor, frozen=True, kw_only=True):
     """Guests without a record, of all cells that answer; in parts by their key."""
 
-    method = "list_strangers"
     version = "1.1"
     after: UnknownGuestKey | None = None
 
@@ -135,7 +127,6 @@ class Ordered(Value, frozen=True, kw_only=True):
 class MigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
     """Move a server to another host, stopped meanwhile; then the move waits to be confirmed or reverted."""
 
-    method = "migrate_instance"
     version = "1.3"
     #: The host to move to; null leaves the choice to the scheduler.
     host: Name | None = None
@@ -145,7 +136,6 @@ class MigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
 class ResizeInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
     """Resize a server, on its own or another host; then the resize waits to be confirmed or reverted."""
 
-    method = "resize_instance"
     version = "1.3"
     flavor: Flavor
     host: Name | None = None
@@ -155,7 +145,6 @@ class ResizeInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
 class LiveMigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
     """Move a server to another host while it runs."""
 
-    method = "live_migrate_instance"
     version = "1.3"
     host: Name | None = None
     drop_extras: bool = False
@@ -164,7 +153,6 @@ class LiveMigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
 class EvacuateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
     """Rebuild a server on another host after its host was forced down."""
 
-    method = "evacuate_instance"
     version = "1.3"
     host: Name | None = None
     drop_extras: bool = False
@@ -184,35 +172,30 @@ class EndOfMigration(Mutation[Done], ToConductor, frozen=True, kw_only=True):
 class ConfirmMigration(EndOfMigration, frozen=True, kw_only=True):
     """Confirm a move: the guest on the source is destroyed, and its allocations are released."""
 
-    method = "confirm_migration"
     version = "1.3"
 
 
 class RevertMigration(EndOfMigration, frozen=True, kw_only=True):
     """Revert a move: the server returns to its source."""
 
-    method = "revert_migration"
     version = "1.3"
 
 
 class AbortMigration(EndOfMigration, frozen=True, kw_only=True):
     """Abort a live migration in progress."""
 
-    method = "abort_migration"
     version = "1.3"
 
 
 class ShelveInstance(OrderAfter[Done], frozen=True, kw_only=True):
     """Shelve a server: its guest is destroyed and its allocations are released; its record stays."""
 
-    method = "shelve_instance"
     version = "1.3"
 
 
 class UnshelveInstance(OrderAfter[Done], frozen=True, kw_only=True):
     """Place a shelved server again, in its cell."""
 
-    method = "unshelve_instance"
     version = "1.3"
     host: Name | None = None
 
@@ -220,7 +203,6 @@ class UnshelveInstance(OrderAfter[Done], frozen=True, kw_only=True):
 class RebuildInstance(OrderAfter[Done], frozen=True, kw_only=True):
     """Rebuild a server in place from another image; its allocations stay."""
 
-    method = "rebuild_instance"
     version = "1.3"
     image: Image
 
@@ -237,7 +219,6 @@ class AttachResource(OrderAfter[OperationBegun], frozen=True, kw_only=True):
     From then on the group is part of the server's request, also for moves. Answered as soon as the order is recorded.
     """
 
-    method = "attach_resource"
     version = "1.4"
     #: The suffix of the group, by which it is detached.
     suffix: Suffix
@@ -247,7 +228,6 @@ class AttachResource(OrderAfter[OperationBegun], frozen=True, kw_only=True):
 class DetachResource(OrderAfter[OperationBegun], frozen=True, kw_only=True):
     """Release an attached resource group; answered as soon as the order is recorded."""
 
-    method = "detach_resource"
     version = "1.4"
     suffix: Suffix
 
@@ -255,7 +235,6 @@ class DetachResource(OrderAfter[OperationBegun], frozen=True, kw_only=True):
 class ShowMigration(Message[Migration], ToConductor, frozen=True, kw_only=True):
     """Return one migration."""
 
-    method = "show_migration"
     version = "1.3"
     uuid: Uuid
 
@@ -266,7 +245,6 @@ class ListMigrations(ListInParts[list[Migration]], ToConductor, frozen=True, kw_
     In parts by ``number``; a part may contain a migration that has just ended.
     """
 
-    method = "list_migrations"
     version = "1.3"
     since: ClassVar = {**IN_PARTS, "request_id": "1.4"}
     instance_uuid: Uuid | None = None

@@ -17,7 +17,6 @@ class ListClaims(Message[list[ClaimState]], ToPlacement, frozen=True, kw_only=Tr
     part before it. A part that is shorter than its limit is the last one.
     """
 
-    method = "list_claims"
     version = "1.1"
     since: ClassVar = {"limit": "1.5", "after": "1.5"}
     #: Only claims that no host has accepted.
@@ -34,7 +33,6 @@ class ListClaims(Message[list[ClaimState]], ToPlacement, frozen=True, kw_only=Tr
 class ListReconciled(Message[list[ReconcilerAction]], ToPlacement, frozen=True, kw_only=True):
     """List the reconciler's findings, the newest first."""
 
-    method = "list_reconciled"
     version = "1.1"
 
 
@@ -45,7 +43,6 @@ class AuditStore(Message[StoreAudit], ToPlacement, frozen=True, kw_only=True):
     Each holder is read whole and at one moment. The inventories come with the first part.
     """
 
-    method = "audit_store"
     version = "1.1"
     since: ClassVar = {"limit": "1.5", "after": "1.5", "amounts": "1.6"}
     #: The most holders; null for all.
@@ -72,7 +69,6 @@ class HealConsumers(Mutation[Healed], ToPlacement, frozen=True, kw_only=True):
     is not the recorded one. A consumer that was deleted for good is not revived.
     """
 
-    method = "heal_consumers"
     version = "1.6"
     seen: Annotated[dict[Uuid, SeenConsumer], Meta(min_length=1, max_length=MAX_INSTANCES)]
     #: The allocations of the consumers that hold any afterwards. The others release all allocations.
@@ -92,7 +88,6 @@ class Recounted(Value, frozen=True, kw_only=True):
 class RecountInventories(Mutation[Recounted], ToPlacement, frozen=True, kw_only=True):
     """Set ``used`` of some providers' inventories to the sum of their allocations; remove those without consumer."""
 
-    method = "recount_inventories"
     version = "1.6"
     provider_uuids: Annotated[tuple[Uuid, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
 
@@ -100,7 +95,6 @@ class RecountInventories(Mutation[Recounted], ToPlacement, frozen=True, kw_only=
 class ReportService(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """Report a running service with its version, or that it is being stopped in order."""
 
-    method = "report_service"
     version = "1.1"
     since: ClassVar = {"stopped": "1.6"}
     service: ServiceReport
@@ -111,5 +105,4 @@ class ReportService(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
 class ListServices(Message[list[ServiceState]], ToPlacement, frozen=True, kw_only=True):
     """List the services that have reported, by kind and name."""
 
-    method = "list_services"
     version = "1.1"

@@ -26,7 +26,6 @@ from moorage.model import (
 class ListCells(Message[list[Cell]], ToPlacement, frozen=True, kw_only=True):
     """List the cells of the cloud, by name."""
 
-    method = "list_cells"
     since: ClassVar = {"without_databases": "1.6"}
     guards: ClassVar = frozenset({"without_databases"})
     #: Leave out the URLs of the cells' databases, which only the conductors of each cell need. Not set by services of
@@ -37,7 +36,6 @@ class ListCells(Message[list[Cell]], ToPlacement, frozen=True, kw_only=True):
 class LocateCell(Message[Cell], ToPlacement, frozen=True, kw_only=True):
     """Return one cell by its name, with the URL of its bus."""
 
-    method = "locate_cell"
     version = "1.6"
     name: Name
     #: Include the URL of its database, which the cell's conductors need.
@@ -50,7 +48,6 @@ class ListHostsDeclaredDown(Message[list[Name]], ToPlacement, frozen=True, kw_on
     since: ClassVar = {"or_disabled": "1.6"}
     guards: ClassVar = frozenset({"or_disabled"})
 
-    method = "list_hosts_declared_down"
     version = "1.4"
     cell_uuid: Uuid
     service_hosts: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
@@ -61,7 +58,6 @@ class ListHostsDeclaredDown(Message[list[Name]], ToPlacement, frozen=True, kw_on
 class GetAllocations(Message[Consumer], ToPlacement, frozen=True, kw_only=True):
     """Return one consumer with its allocations."""
 
-    method = "get_allocations"
     may_be_batched = True
     consumer_uuid: Uuid
 
@@ -75,7 +71,6 @@ class ConsumerWritten(Value, frozen=True, kw_only=True):
 class PutAllocations(Mutation[ConsumerWritten], ToPlacement, frozen=True, kw_only=True):
     """Replace all allocations of one consumer."""
 
-    method = "put_allocations"
     may_be_batched = True
     consumer_uuid: Uuid
     wanted: ConsumerAllocations
@@ -84,7 +79,6 @@ class PutAllocations(Mutation[ConsumerWritten], ToPlacement, frozen=True, kw_onl
 class PostAllocations(Mutation[dict[Uuid, ConsumerWritten]], ToPlacement, frozen=True, kw_only=True):
     """Replace all allocations of several consumers in one transaction."""
 
-    method = "post_allocations"
     may_be_batched = True
     consumers: Annotated[dict[Uuid, ConsumerAllocations], Meta(min_length=1, max_length=MAX_INSTANCES)]
 
@@ -112,7 +106,6 @@ class DeleteAllocations(Mutation[Released], ToPlacement, frozen=True, kw_only=Tr
     requests named there. Without ``for_good``, extras are reported only if ``claimed_with`` is not empty.
     """
 
-    method = "delete_allocations"
     may_be_batched = True
     since: ClassVar = {
         "leave_residue": "1.1",
@@ -172,7 +165,6 @@ class SwapClaim(Mutation[Claimed], ToPlacement, frozen=True, kw_only=True):
     use of a pool by both sides counted once: the migration's allocations of pools change in the same write.
     """
 
-    method = "swap_claim"
     may_be_batched = True
     since: ClassVar = {"leave_residue": "1.1", "migration_uuid": "1.3", "held": "1.3"}
     consumer_uuid: Uuid
@@ -204,7 +196,6 @@ class EndMove(Mutation[MoveEnded], ToPlacement, frozen=True, kw_only=True):
     A revert needs no further resources. Both set the migration's tombstone, unless it remains as a residue.
     """
 
-    method = "end_move"
     may_be_batched = True
     version = "1.3"
     since: ClassVar = {"migration_generation": "1.6", "keep_extras": "1.6"}
@@ -242,7 +233,6 @@ class ServerGroupState(Value, frozen=True, kw_only=True):
 class CreateServerGroup(Mutation[ServerGroupState], ToPlacement, frozen=True, kw_only=True):
     """Create a server group. A claim that names a missing group creates it, without a name."""
 
-    method = "create_server_group"
     version = "1.3"
     group: ServerGroup
     name: NewName
@@ -252,7 +242,6 @@ class CreateServerGroup(Mutation[ServerGroupState], ToPlacement, frozen=True, kw
 class ListServerGroups(ListInParts[list[ServerGroupState]], ToPlacement, frozen=True, kw_only=True):
     """List the server groups by name and uuid, of all projects or of one; in parts by uuid."""
 
-    method = "list_server_groups"
     version = "1.3"
     project_id: Name | None = None
     after: Uuid | None = None
@@ -261,7 +250,6 @@ class ListServerGroups(ListInParts[list[ServerGroupState]], ToPlacement, frozen=
 class GetServerGroup(Message[ServerGroupState], ToPlacement, frozen=True, kw_only=True):
     """Return one server group."""
 
-    method = "get_server_group"
     version = "1.3"
     uuid: Uuid
 
@@ -269,7 +257,6 @@ class GetServerGroup(Message[ServerGroupState], ToPlacement, frozen=True, kw_onl
 class DeleteServerGroup(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """Delete a server group; refused while it has members."""
 
-    method = "delete_server_group"
     version = "1.3"
     uuid: Uuid
 
@@ -277,7 +264,6 @@ class DeleteServerGroup(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
 class AcceptClaim(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """The first gate: accept a claim for an attempt, unless it was released or another attempt has it."""
 
-    method = "accept_claim"
     may_be_batched = True
     consumer_uuid: Uuid
     claim_id: Uuid
@@ -288,7 +274,6 @@ class AcceptClaim(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
 class AcknowledgeRequests(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """Acknowledge that the owner has recorded the answers of these requests: the stored ones may be pruned."""
 
-    method = "acknowledge_requests"
     may_be_batched = True
     version = "1.1"
     request_ids: Annotated[tuple[RequestId, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]

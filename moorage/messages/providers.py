@@ -43,7 +43,6 @@ MAX_CANDIDATES = 1000
 class CreateResourceProvider(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Create a provider without inventory: a root, or a child of the given parent."""
 
-    method = "create_resource_provider"
     since: ClassVar = {"parent_provider_uuid": "1.2"}
     uuid: Uuid
     name: NewName
@@ -53,7 +52,6 @@ class CreateResourceProvider(Mutation[ResourceProvider], ToPlacement, frozen=Tru
 class UpdateResourceProvider(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Change the name or the parent of a provider; a null parent makes it a root. Fields not given stay."""
 
-    method = "update_resource_provider"
     version = "1.2"
     uuid: Uuid
     name: NewName | None = None
@@ -63,14 +61,12 @@ class UpdateResourceProvider(Mutation[ResourceProvider], ToPlacement, frozen=Tru
 class DeleteResourceProvider(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """Delete a provider that has no children and no allocations, with its inventories."""
 
-    method = "delete_resource_provider"
     uuid: Uuid
 
 
 class GetResourceProvider(Message[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Return one provider with its inventories and their use."""
 
-    method = "get_resource_provider"
     uuid: Uuid
 
 
@@ -80,7 +76,6 @@ class ListResourceProviders(ListInParts[list[ResourceProvider]], ToPlacement, fr
     ``matching`` applies to each provider by itself: its free resources, traits, aggregates and tree.
     """
 
-    method = "list_resource_providers"
     since: ClassVar = {**IN_PARTS, "uuid": "1.2", "matching": "1.2"}
     name: Name | None = None
     uuid: Uuid | None = None
@@ -91,7 +86,6 @@ class ListResourceProviders(ListInParts[list[ResourceProvider]], ToPlacement, fr
 class ListProviderTrees(Message[list[ResourceProvider]], ToPlacement, frozen=True, kw_only=True):
     """List all providers of the trees of these providers, parents before their children; missing ones are skipped."""
 
-    method = "list_provider_trees"
     version = "1.2"
     uuids: Annotated[tuple[Uuid, ...], Meta(min_length=1, max_length=1000)]
 
@@ -102,7 +96,6 @@ class ListProviderTrees(Message[list[ResourceProvider]], ToPlacement, frozen=Tru
 class SetInventories(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Replace all inventories of a provider; ``generation`` is compared and bumped."""
 
-    method = "set_inventories"
     uuid: Uuid
     generation: Generation
     inventories: Inventories
@@ -111,7 +104,6 @@ class SetInventories(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_on
 class SetInventory(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Create or replace the inventory of one class; ``generation`` is compared where given, and bumped."""
 
-    method = "set_inventory"
     version = "1.2"
     uuid: Uuid
     resource_class: ResourceClassName
@@ -124,7 +116,6 @@ class SetInventory(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only
 class DeleteInventory(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Delete the inventory of one class, which must have no allocations."""
 
-    method = "delete_inventory"
     version = "1.2"
     uuid: Uuid
     resource_class: ResourceClassName
@@ -134,7 +125,6 @@ class DeleteInventory(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_o
 class DeleteInventories(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Delete all inventories of a provider, which must have no allocations."""
 
-    method = "delete_inventories"
     version = "1.2"
     uuid: Uuid
     generation: Generation | None = None
@@ -143,7 +133,6 @@ class DeleteInventories(Mutation[ResourceProvider], ToPlacement, frozen=True, kw
 class SetTraits(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Replace all traits of a provider; ``generation`` is compared where given, and bumped if anything changes."""
 
-    method = "set_traits"
     version = "1.2"
     uuid: Uuid
     traits: Traits
@@ -156,7 +145,6 @@ class SetAggregates(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_onl
     New aggregates are created.
     """
 
-    method = "set_aggregates"
     version = "1.2"
     uuid: Uuid
     aggregates: Aggregates
@@ -178,7 +166,6 @@ class ReportProviders(Mutation[ProvidersReported], ToPlacement, frozen=True, kw_
     Parents stand before their children. ``gone`` are deleted, children before their parents.
     """
 
-    method = "report_providers"
     since: ClassVar = {"gone": "1.2"}
     providers: ProviderReports
     gone: Annotated[tuple[Uuid, ...], Meta(max_length=1000)] = ()
@@ -196,14 +183,12 @@ class Ensured(Value, frozen=True, kw_only=True):
 class ListResourceClasses(Message[list[ResourceClassName]], ToPlacement, frozen=True, kw_only=True):
     """List all resource classes, standard and custom, by name."""
 
-    method = "list_resource_classes"
     version = "1.2"
 
 
 class EnsureResourceClass(Mutation[Ensured], ToPlacement, frozen=True, kw_only=True):
     """Create a custom resource class, unless it exists."""
 
-    method = "ensure_resource_class"
     version = "1.2"
     name: ResourceClassName
 
@@ -211,7 +196,6 @@ class EnsureResourceClass(Mutation[Ensured], ToPlacement, frozen=True, kw_only=T
 class DeleteResourceClass(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """Delete a custom resource class that no provider has an inventory of."""
 
-    method = "delete_resource_class"
     version = "1.2"
     name: ResourceClassName
 
@@ -219,7 +203,6 @@ class DeleteResourceClass(Mutation[Done], ToPlacement, frozen=True, kw_only=True
 class ListTraits(Message[list[TraitName]], ToPlacement, frozen=True, kw_only=True):
     """List the traits by name: all, or those that meet all given conditions."""
 
-    method = "list_traits"
     version = "1.2"
     names: Annotated[tuple[TraitName, ...], Meta(max_length=1000)] | None = None
     starting_with: TraitName | None = None
@@ -230,7 +213,6 @@ class ListTraits(Message[list[TraitName]], ToPlacement, frozen=True, kw_only=Tru
 class EnsureTrait(Mutation[Ensured], ToPlacement, frozen=True, kw_only=True):
     """Create a custom trait, unless it exists."""
 
-    method = "ensure_trait"
     version = "1.2"
     name: TraitName
 
@@ -238,7 +220,6 @@ class EnsureTrait(Mutation[Ensured], ToPlacement, frozen=True, kw_only=True):
 class DeleteTrait(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """Delete a custom trait that no provider has."""
 
-    method = "delete_trait"
     version = "1.2"
     name: TraitName
 
@@ -249,7 +230,6 @@ class DeleteTrait(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
 class ListProviderAllocations(ListInParts[ProviderAllocations], ToPlacement, frozen=True, kw_only=True):
     """List the consumers with allocations of one provider, with their amounts; in parts by uuid."""
 
-    method = "list_provider_allocations"
     version = "1.2"
     uuid: Uuid
     after: Uuid | None = None
@@ -258,7 +238,6 @@ class ListProviderAllocations(ListInParts[ProviderAllocations], ToPlacement, fro
 class ListUsages(Message[list[Usage]], ToPlacement, frozen=True, kw_only=True):
     """Sum the allocations of a project's consumers by consumer type; of one user or one type, where given."""
 
-    method = "list_usages"
     version = "1.2"
     project_id: Name
     user_id: Name | None = None
@@ -271,7 +250,6 @@ class ListAllocationCandidates(Message[AllocationCandidates], ToPlacement, froze
     A trait or class that does not exist is refused; an unused aggregate or tree gives no candidates.
     """
 
-    method = "list_allocation_candidates"
     version = "1.2"
     since: ClassVar = {"request.apart": "1.4", "request.root_member_of": "1.4", "request.root_not_member_of": "1.4"}
     request: ResourceRequest
@@ -287,7 +265,6 @@ class Reshape(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     Other providers and consumers stay as they are (Placement's `POST /reshaper`).
     """
 
-    method = "reshape"
     version = "1.2"
     inventories: Annotated[dict[Uuid, ReshapedInventories], Meta(min_length=1, max_length=1000)]
     allocations: Annotated[dict[Uuid, ConsumerAllocations], Meta(max_length=100_000)] = {}
@@ -309,7 +286,6 @@ class ReshapeByInstructions(Mutation[ReshapePlan], ToPlacement, frozen=True, kw_
     others are distributed so that each fits its new place whole. No generation is compared.
     """
 
-    method = "reshape_by_instructions"
     version = "1.2"
     instructions: MoveInstructions
     providers: Children = ()
@@ -320,7 +296,6 @@ class ReshapeByInstructions(Mutation[ReshapePlan], ToPlacement, frozen=True, kw_
 class PlanReshape(Message[ReshapePlan], ToPlacement, frozen=True, kw_only=True):
     """Return the plan of a :class:`ReshapeByInstructions` without carrying it out."""
 
-    method = "plan_reshape"
     version = "1.2"
     instructions: MoveInstructions
     providers: Children = ()

@@ -35,7 +35,6 @@ class SelectDestinations(Mutation[list[list[Selection]]], ToScheduler, frozen=Tr
     is given with the generation that the caller relies on.
     """
 
-    method = "select_destinations"
     may_be_batched = True
     since: ClassVar = {
         "consumer_generations": "1.1",
@@ -115,7 +114,6 @@ class ReportHosts(Mutation[HostsRegistered], ToScheduler, frozen=True, kw_only=T
     The load of a host that is not in ``loads`` has not changed.
     """
 
-    method = "report_hosts"
     may_be_batched = True
     since: ClassVar = {"loads": "1.4", "loads_at": "1.4", "numbers": "1.6", "alive_at": "1.6"}
     cell_uuid: Uuid
@@ -134,7 +132,6 @@ class ReportHosts(Mutation[HostsRegistered], ToScheduler, frozen=True, kw_only=T
 class ListHosts(ListInParts[list[HostState]], ToScheduler, frozen=True, kw_only=True):
     """List the hosts of the cloud, of one cell or of one name, by name; in parts by ``compute_node_uuid``."""
 
-    method = "list_hosts"
     since: ClassVar = {**IN_PARTS, "service_host": "1.3"}
     cell_uuid: Uuid | None = None
     service_host: Name | None = None
@@ -144,7 +141,6 @@ class ListHosts(ListInParts[list[HostState]], ToScheduler, frozen=True, kw_only=
 class SetHost(Mutation[HostState], ToScheduler, frozen=True, kw_only=True):
     """Disable or enable a host, or force it down or no longer; null fields stay as they are."""
 
-    method = "set_host"
     service_host: Name
     cell_uuid: Uuid | None = None
     disabled: bool | None = None
@@ -159,7 +155,6 @@ class DeleteHost(Mutation[Done], ToScheduler, frozen=True, kw_only=True):
     have allocations there. ``dry_run`` only checks for a refusal.
     """
 
-    method = "delete_host"
     version = "1.3"
     service_host: Name
     cell_uuid: Uuid | None = None
@@ -169,7 +164,6 @@ class DeleteHost(Mutation[Done], ToScheduler, frozen=True, kw_only=True):
 class CompareView(Message[ViewDrift], ToScheduler, frozen=True, kw_only=True):
     """Compare the host view with the store, without repairing it."""
 
-    method = "compare_view"
     version = "1.1"
 
 
@@ -186,7 +180,6 @@ class CatchUpView(Message[ViewCaughtUp], ToScheduler, frozen=True, kw_only=True)
     If none of them is left in the answer, the scheduler uses no older state any more.
     """
 
-    method = "catch_up_view"
     version = "1.4"
     #: Seconds to wait for the decisions in progress.
     patience: Annotated[float, Meta(ge=0, le=60)] = 5.0
@@ -195,7 +188,6 @@ class CatchUpView(Message[ViewCaughtUp], ToScheduler, frozen=True, kw_only=True)
 class ShowPolicy(Message[PolicyState], ToScheduler, frozen=True, kw_only=True):
     """Return the policy of the answering scheduler: its plug-ins with their options, its age, and a refused reload."""
 
-    method = "show_policy"
     version = "1.4"
 
 
@@ -207,7 +199,6 @@ class ShowPolicy(Message[PolicyState], ToScheduler, frozen=True, kw_only=True):
 class CreateHostAggregate(Mutation[HostAggregate], ToScheduler, frozen=True, kw_only=True):
     """Create a host aggregate with a name and metadata, for a provider aggregate or, without a uuid, a new one."""
 
-    method = "create_host_aggregate"
     version = "1.4"
     name: NewName
     metadata: HostMetadata = {}
@@ -217,7 +208,6 @@ class CreateHostAggregate(Mutation[HostAggregate], ToScheduler, frozen=True, kw_
 class SetHostAggregate(Mutation[Done], ToScheduler, frozen=True, kw_only=True):
     """Change the name of a host aggregate, or some of its metadata; fields and keys not given stay."""
 
-    method = "set_host_aggregate"
     version = "1.4"
     aggregate: Name
     name: NewName | None = None
@@ -228,7 +218,6 @@ class SetHostAggregate(Mutation[Done], ToScheduler, frozen=True, kw_only=True):
 class AddAggregateHost(Mutation[Done], ToScheduler, frozen=True, kw_only=True):
     """Add a host to a host aggregate. Idempotent."""
 
-    method = "add_aggregate_host"
     version = "1.4"
     aggregate: Name
     service_host: Name
@@ -238,7 +227,6 @@ class AddAggregateHost(Mutation[Done], ToScheduler, frozen=True, kw_only=True):
 class RemoveAggregateHost(Mutation[Done], ToScheduler, frozen=True, kw_only=True):
     """Remove a host from a host aggregate."""
 
-    method = "remove_aggregate_host"
     version = "1.4"
     aggregate: Name
     service_host: Name
@@ -251,7 +239,6 @@ class DeleteHostAggregate(Mutation[HostAggregate], ToScheduler, frozen=True, kw_
     ``dry_run`` only checks for a refusal.
     """
 
-    method = "delete_host_aggregate"
     version = "1.4"
     aggregate: Name
     force: bool = False
@@ -261,7 +248,6 @@ class DeleteHostAggregate(Mutation[HostAggregate], ToScheduler, frozen=True, kw_
 class GetHostAggregate(Message[HostAggregate], ToScheduler, frozen=True, kw_only=True):
     """Return one host aggregate."""
 
-    method = "get_host_aggregate"
     version = "1.4"
     aggregate: Name
 
@@ -269,7 +255,6 @@ class GetHostAggregate(Message[HostAggregate], ToScheduler, frozen=True, kw_only
 class ListHostAggregates(ListInParts[list[HostAggregate]], ToScheduler, frozen=True, kw_only=True):
     """List the host aggregates by name, all or those of a host; in parts by ``uuid``."""
 
-    method = "list_host_aggregates"
     version = "1.4"
     service_host: Name | None = None
     after: Uuid | None = None
@@ -278,6 +263,5 @@ class ListHostAggregates(ListInParts[list[HostAggregate]], ToScheduler, frozen=T
 class SyncHostAggregates(Mutation[list[UnmirroredHost]], ToScheduler, frozen=True, kw_only=True):
     """Add missing nodes of hosts to their aggregates, or only list them (``dry_run``)."""
 
-    method = "sync_host_aggregates"
     version = "1.4"
     dry_run: bool = False

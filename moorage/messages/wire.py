@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -28,6 +29,7 @@ class Message(Value, Generic[R], frozen=True, kw_only=True):
     """A call of one method; the type argument is the type of its answer."""
 
     topic: ClassVar[str]
+    #: By default the name of the class in snake case.
     method: ClassVar[str]
     #: The version of the topic's interface that introduced this method.
     version: ClassVar[str] = "1.0"
@@ -40,6 +42,10 @@ class Message(Value, Generic[R], frozen=True, kw_only=True):
     #: True if several calls of one process may travel in one message of the broker. Only for calls that take
     #: milliseconds.
     may_be_batched: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        if "method" not in vars(cls):
+            cls.method = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     @classmethod
     def reply_type(cls) -> Any:
