@@ -22,7 +22,9 @@ class MoorageError(Exception):
 
     code: ClassVar[str] = "moorage.error"
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, code: str | None = None) -> None:
+        if code is not None:
+            cls.code = code
         # Errors travel under the name of this package, so that a class may move to another file.
         if cls.__module__.startswith(__package__):
             cls.__module__ = __package__

@@ -3,169 +3,146 @@
 from moorage.errors.basis import MoorageError
 
 
-class CallerError(MoorageError):
+class CallerError(MoorageError, code="moorage.caller"):
     """The request cannot be served as it stands."""
 
-    code = "moorage.caller"
 
-
-class InvalidRequest(CallerError):
+class InvalidRequest(CallerError, code="moorage.invalid_request"):
     """The request is invalid at {path}: {reason}."""
 
-    code = "moorage.invalid_request"
     path: str
     reason: str
 
 
-class NotFound(CallerError):
+class NotFound(CallerError, code="moorage.not_found"):
     """There is no {kind} {name}."""
 
-    code = "moorage.not_found"
     kind: str
     name: str
 
 
-class ProviderNotFound(NotFound):
+class ProviderNotFound(NotFound, code="moorage.not_found.resource_provider"):
     """There is no resource provider {name}."""
 
-    code = "moorage.not_found.resource_provider"
     kind: str = "resource provider"
 
 
-class ConsumerNotFound(NotFound):
+class ConsumerNotFound(NotFound, code="moorage.not_found.consumer"):
     """There is no consumer {name}."""
 
-    code = "moorage.not_found.consumer"
     kind: str = "consumer"
 
 
-class ResourceClassNotFound(NotFound):
+class ResourceClassNotFound(NotFound, code="moorage.not_found.resource_class"):
     """There is no resource class {name}."""
 
-    code = "moorage.not_found.resource_class"
     kind: str = "resource class"
 
 
-class TraitNotFound(NotFound):
+class TraitNotFound(NotFound, code="moorage.not_found.trait"):
     """There is no trait {name}."""
 
-    code = "moorage.not_found.trait"
     kind: str = "trait"
 
 
-class InventoryNotFound(NotFound):
+class InventoryNotFound(NotFound, code="moorage.not_found.inventory"):
     """The resource provider {provider_uuid} has no inventory of {name}."""
 
-    code = "moorage.not_found.inventory"
     kind: str = "inventory"
     provider_uuid: str
 
 
-class InstanceNotFound(NotFound):
+class InstanceNotFound(NotFound, code="moorage.not_found.instance"):
     """There is no instance {name}."""
 
-    code = "moorage.not_found.instance"
     kind: str = "instance"
 
 
-class HostNotFound(NotFound):
+class HostNotFound(NotFound, code="moorage.not_found.host"):
     """There is no host {name}."""
 
-    code = "moorage.not_found.host"
     kind: str = "host"
 
 
-class CellNotFound(NotFound):
+class CellNotFound(NotFound, code="moorage.not_found.cell"):
     """There is no cell {name}."""
 
-    code = "moorage.not_found.cell"
     kind: str = "cell"
 
 
-class ServerGroupNotFound(NotFound):
+class ServerGroupNotFound(NotFound, code="moorage.not_found.server_group"):
     """There is no server group {name}."""
 
-    code = "moorage.not_found.server_group"
     kind: str = "server group"
 
 
-class HostAggregateNotFound(NotFound):
+class HostAggregateNotFound(NotFound, code="moorage.not_found.host_aggregate"):
     """There is no host aggregate {name}."""
 
-    code = "moorage.not_found.host_aggregate"
     kind: str = "host aggregate"
 
 
-class MigrationNotFound(NotFound):
+class MigrationNotFound(NotFound, code="moorage.not_found.migration"):
     """There is no migration {name}."""
 
-    code = "moorage.not_found.migration"
     kind: str = "migration"
 
 
-class AlreadyExists(CallerError):
+class AlreadyExists(CallerError, code="moorage.already_exists"):
     """There is already a {kind} {name}."""
 
-    code = "moorage.already_exists"
     kind: str
     name: str
 
 
-class ZoneConflict(CallerError):
+class ZoneConflict(CallerError, code="moorage.zone_conflict"):
     """Host {host} is in availability zone {zone} by aggregate {aggregate}, and cannot be in zone {other} as well."""
 
-    code = "moorage.zone_conflict"
     host: str
     zone: str
     aggregate: str
     other: str
 
 
-class RequestTooLarge(CallerError):
+class RequestTooLarge(CallerError, code="moorage.request_too_large"):
     """The request {method} has {size} bytes, but a message can have at most {limit}; it was not sent."""
 
-    code = "moorage.request_too_large"
     method: str
     size: int
     limit: int
 
 
-class ReplyTooLarge(CallerError):
+class ReplyTooLarge(CallerError, code="moorage.reply_too_large"):
     """The answer to {method} has {size} bytes, but a message can have at most {limit}.
 
     Request lists in parts (`limit` and `after`). An order that is answered with this error was carried out.
     """
 
-    code = "moorage.reply_too_large"
     method: str
     size: int
     limit: int
 
 
-class InvalidState(CallerError):
+class InvalidState(CallerError, code="moorage.invalid_state"):
     """Not possible now: {reason}."""
 
-    code = "moorage.invalid_state"
     reason: str
 
 
-class RequestIdReused(CallerError):
+class RequestIdReused(CallerError, code="moorage.request_id_reused"):
     """The request id {request_id} has already been used for a request with other content."""
 
-    code = "moorage.request_id_reused"
     request_id: str
 
 
-class ConsumerDeleted(CallerError):
+class ConsumerDeleted(CallerError, code="moorage.consumer_deleted"):
     """The consumer {consumer_uuid} has been deleted for good; nothing can be claimed for it any more."""
 
-    code = "moorage.consumer_deleted"
     consumer_uuid: str
 
 
-class NameInUse(CallerError):
+class NameInUse(CallerError, code="moorage.name_in_use"):
     """The {kind} {name} is in use and cannot be deleted."""
 
-    code = "moorage.name_in_use"
     kind: str
     name: str

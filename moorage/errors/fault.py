@@ -3,26 +3,24 @@
 from moorage.errors.basis import MoorageError
 
 
-class InternalError(MoorageError):
+class InternalError(MoorageError, code="moorage.internal"):
     """An unexpected fault: {kind}. The log of the answering service has the details under the request id."""
 
-    code = "moorage.internal"
     kind: str
 
 
-class BrokenPlugin(InternalError):
+class BrokenPlugin(InternalError, code="moorage.broken_plugin"):
     """The {plugin} {name} is broken: {kind}.
 
     It has raised an exception or returned an invalid result, so that nothing is known about any host. Disable it or
     repair it: the log of the answering service has the traceback under the request id.
     """
 
-    code = "moorage.broken_plugin"
     plugin: str
     name: str
 
 
-class SlowPlugin(BrokenPlugin):
+class SlowPlugin(BrokenPlugin, code="moorage.broken_plugin.slow"):
     """The {plugin} {name} has not answered within {seconds} seconds.
 
     `[scheduler] plugin_timeout` limits the time of one call. The log of the answering service shows where the plug-in
@@ -30,18 +28,16 @@ class SlowPlugin(BrokenPlugin):
     repair it and restart the scheduler.
     """
 
-    code = "moorage.broken_plugin.slow"
     kind: str = "SlowPlugin"
     seconds: float
 
 
-class BadPluginValue(BrokenPlugin):
+class BadPluginValue(BrokenPlugin, code="moorage.broken_plugin.bad_value"):
     """The {plugin} {name} cannot use a value that it was given: {reason}.
 
     The value comes from an operator (in the configuration, or in the metadata of an aggregate) or from the report of a
     driver: correct it there. Until then the plug-in has no answer for any host.
     """
 
-    code = "moorage.broken_plugin.bad_value"
     kind: str = "BadValue"
     reason: str

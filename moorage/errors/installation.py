@@ -3,24 +3,22 @@
 from moorage.errors.basis import MoorageError
 
 
-class ConfigurationError(MoorageError):
+class ConfigurationError(MoorageError, code="moorage.configuration"):
     """The configuration is wrong: {reason}."""
 
-    code = "moorage.configuration"
     reason: str
 
 
-class UnknownPlugin(ConfigurationError):
+class UnknownPlugin(ConfigurationError, code="moorage.unknown_plugin"):
     """There is no {kind} named {name}; the known ones are: {known}."""
 
-    code = "moorage.unknown_plugin"
     kind: str
     name: str
     known: str
     reason: str = ""
 
 
-class ServiceNameTaken(ConfigurationError):
+class ServiceNameTaken(ConfigurationError, code="moorage.service_name_taken"):
     """Another service named {name} answers on {topic}: stop it, or give this one a name of its own.
 
     The default name is the host name: if several services of a kind run on one machine, give them different names with
@@ -28,27 +26,24 @@ class ServiceNameTaken(ConfigurationError):
     service waits ten seconds.
     """
 
-    code = "moorage.service_name_taken"
     name: str
     topic: str
     reason: str = ""
 
 
-class SchemaMismatch(ConfigurationError):
+class SchemaMismatch(ConfigurationError, code="moorage.schema_mismatch"):
     """The {schema} schema is at revision {found} and this version needs {needed}: run `moorage db upgrade`."""
 
-    code = "moorage.schema_mismatch"
     schema: str
     found: str
     needed: str
     reason: str = ""
 
 
-class SchemaTooNew(SchemaMismatch):
+class SchemaTooNew(SchemaMismatch, code="moorage.schema_too_new"):
     """The {schema} schema is at revision {found} and works with code of {oldest} or newer; this version is {needed}.
 
     A newer release has upgraded the database: start that release instead. Nothing was changed.
     """
 
-    code = "moorage.schema_too_new"
     oldest: str
