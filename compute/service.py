@@ -1,7 +1,6 @@
 """The compute service: one agent with its driver, on its cell's bus."""
 
 import logging
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 
@@ -21,8 +20,7 @@ from moorage import errors, logs
 from moorage.bus.bus import Bus
 from moorage.messages import LocateCell, LocateCellInCell, ReportHostsInCell, reports_topic
 from moorage.model import Cell
-from moorage.service.process import Periodic, until_available
-from moorage.service.readiness import Check, Sampler
+from moorage.service.process import ComposedService, Periodic, until_available
 
 LOG = logging.getLogger(__name__)
 
@@ -32,72 +30,63 @@ _FIRST_PATIENCE = 3.0
 _REPORTS_MISSED = 2
 
 
-class ComputeService:
+class ComputeService(ComposedService):
     """The agent that ``[compute] agent`` names, serving hosts of one cell.
+
+    A stop waits a limited time for the builds in progress; guests stay.
 
     :param driver: a driver that is not yet started; by default the one that ``[compute] driver`` names is loaded.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, cell_name: str, driver: Driver | None = None) -> None:
+        super().__init__()
         self._conf = conf
         self._cell_name = cell_name
         self._driver = driver
         self._agent: str = conf.compute.agent
-        self._running = ExitStack()
-        self._checks: dict[str, Check] = {}
         conf.set_default("log_service_name", f"compute.{self._agent}")
 
-    def start(self) -> None:
+    def _open(self, opened: ExitStack) -> None:
         """Serve builds, and begin to report; returns before the first report is answered.
 
         :raises CellNotFound: no cell has this name.
         :raises ConfigurationError: the driver cannot be loaded or started.
         :raises Unavailable: the placement role or a bus cannot be reached.
         """
-        with ExitStack() as begun:
-            bus, cell, driver = self._open(begun)
-            client = CellClient(bus.client(f"conductor.{cell.uuid}"))
-            reports_client = CellClient(bus.client(reports_topic(cell.uuid)))
-            agent = ComputeAgent(driver, client, self._conf.compute.workers)
-            farewell: float = self._conf.compute.stop_timeout
-            begun.callback(agent.stop, farewell)
-            agent.start()
-            orders = GuestOrders(driver, agent, self._conf.compute.workers)
-            server = bus.server(f"compute.{cell.uuid}", self._agent, [agent, orders], self._conf.rpc.threads)
-            begun.callback(server.stop)
-            # Stopped before the server, which waits until all its messages are answered.
-            begun.callback(orders.stop, farewell)
-            orders.start()
-            server.start()
-            # Reports and returns have a topic of their own: they do not wait behind builds.
-            returns = Returns(driver, reports_client, agent)
-            begun.callback(returns.stop, farewell)
-            returns.start()
-            at_any_report: bool = self._conf.compute.reshape_at_any_report
-            numbering = Numbering(self._agent)
-            tracker = Tracker(driver, client, numbering, reshape_at_any_report=at_any_report)
-            name = logs.service_name(self._conf)
-            reporter = Reporter(driver, reports_client, tracker, returns, numbering, name)
-            interval: float = self._conf.compute.report_interval
-            for periodic in (
-                Periodic("Report of hosts", reporter.report, interval),
-                # In its own thread: a report waits while the placement role is unavailable.
-                Periodic("Heartbeats of hosts", reporter.beat, interval),
-            ):
-                begun.callback(periodic.stop)
-                begun.callback(reporter.stop)
-                periodic.start()
-            self._checks = {"broker": server.check, "cell": partial(self._check_reports, reporter)}
-            self._running = begun.pop_all()
+        bus, cell, driver = self._connect(opened)
+        client = CellClient(bus.client(f"conductor.{cell.uuid}"))
+        reports_client = CellClient(bus.client(reports_topic(cell.uuid)))
+        agent = ComputeAgent(driver, client, self._conf.compute.workers)
+        farewell: float = self._conf.compute.stop_timeout
+        opened.callback(agent.stop, farewell)
+        agent.start()
+        orders = GuestOrders(driver, agent, self._conf.compute.workers)
+        server = bus.server(f"compute.{cell.uuid}", self._agent, [agent, orders], self._conf.rpc.threads)
+        opened.callback(server.stop)
+        # Stopped before the server, which waits until all its messages are answered.
+        opened.callback(orders.stop, farewell)
+        orders.start()
+        server.start()
+        # Reports and returns have a topic of their own: they do not wait behind builds.
+        returns = Returns(driver, reports_client, agent)
+        opened.callback(returns.stop, farewell)
+        returns.start()
+        at_any_report: bool = self._conf.compute.reshape_at_any_report
+        numbering = Numbering(self._agent)
+        tracker = Tracker(driver, client, numbering, reshape_at_any_report=at_any_report)
+        name = logs.service_name(self._conf)
+        reporter = Reporter(driver, reports_client, tracker, returns, numbering, name)
+        interval: float = self._conf.compute.report_interval
+        for periodic in (
+            Periodic("Report of hosts", reporter.report, interval),
+            # In its own thread: a report waits while the placement role is unavailable.
+            Periodic("Heartbeats of hosts", reporter.beat, interval),
+        ):
+            opened.callback(periodic.stop)
+            opened.callback(reporter.stop)
+            periodic.start()
+        self._checks = {"broker": server.check, "cell": partial(self._check_reports, reporter)}
         LOG.info("Agent %s serves %d host(s) of cell %s", self._agent, len(driver.hosts()), cell.name)
-
-    def checks(self) -> Mapping[str, Check]:
-        """Return the checks of its readiness, once it has started."""
-        return self._checks
-
-    def samplers(self) -> Mapping[str, Sampler]:
-        """Return its samplers: none, since all its metrics are counters."""
-        return {}
 
     def _check_reports(self, reporter: Reporter) -> None:
         """Check that the cell answers the reports of this agent's hosts.
@@ -117,15 +106,11 @@ class ComputeService:
         :raises Unavailable: the placement role or a bus cannot be reached.
         """
         with ExitStack() as begun:
-            bus, cell, driver = self._open(begun)
+            bus, cell, driver = self._connect(begun)
             client = CellClient(bus.client(f"conductor.{cell.uuid}"))
             return Tracker(driver, client, Numbering(self._agent)).wanted_reshapes()
 
-    def stop(self) -> None:
-        """Stop reports, accept no new builds, and wait a limited time for the builds in progress; guests stay."""
-        self._running.close()
-
-    def _open(self, begun: ExitStack) -> tuple[Bus, Cell, Driver]:
+    def _connect(self, begun: ExitStack) -> tuple[Bus, Cell, Driver]:
         """Connect to the cell's bus and start the driver; leaving ``begun`` closes both."""
         bus, cell = self._cell_bus(begun)
         driver = self._driver or drivers.load(self._conf, self._agent, self._cell_name)

@@ -33,52 +33,25 @@ from moorage.db.schemas import Schema
 from moorage.messages import REPORTS_TOPIC, LocateCell, reports_topic
 from moorage.model import Cell
 from moorage.service.heartbeat import Heartbeat
-from moorage.service.process import Periodic, Service, until_available
-from moorage.service.readiness import Check, Sampler
+from moorage.service.process import ComposedService, Periodic, Service, until_available
 from moorage.service.stored_requests import Retention
 
 #: Threads for the reports of agents. Arbitrary: they wait only for the database.
 _REPORT_THREADS = 4
 
 
-class _Conductor:
-    """The base of both conductors: opens its parts one by one, and closes them in the reverse order."""
+class _Conductor(ComposedService):
+    """The base of both conductors: their start checks the schema, resumes the operations on record, and takes orders.
+
+    A stop finishes the steps in progress, and leaves the rest to other conductors.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, backoff: Backoff | None = None) -> None:
+        super().__init__()
         self._conf = conf
         self._name = name
         first = conf.conductor.retry_backoff
         self._backoff = backoff or Backoff(first=first, longest=first * 30)
-        self._closing = contextlib.ExitStack()
-        self._checks: dict[str, Check] = {}
-        self._samplers: dict[str, Sampler] = {}
-
-    def start(self) -> None:
-        """Check the database schema, resume the operations on record, and take orders.
-
-        :raises SchemaMismatch: `moorage db upgrade` is needed.
-        :raises StoreUnavailable: the database cannot be reached.
-        :raises BusUnavailable: a bus cannot be reached.
-        :raises CellNotFound: a cell conductor's cell does not exist.
-        """
-        with contextlib.ExitStack() as opened:
-            self._open(opened)
-            self._closing = opened.pop_all()
-
-    def stop(self) -> None:
-        """Accept no more orders, finish the steps in progress, and leave the rest to other conductors."""
-        self._closing.close()
-
-    def checks(self) -> Mapping[str, Check]:
-        """Return the checks of its readiness; empty until it has started."""
-        return self._checks
-
-    def samplers(self) -> Mapping[str, Sampler]:
-        """Return the samplers of its metrics; empty until it has started."""
-        return self._samplers
-
-    def _open(self, opened: contextlib.ExitStack) -> None:
-        raise NotImplementedError
 
     def _observe(
         self,
@@ -137,6 +110,12 @@ class SuperConductor(_Conductor):
     """
 
     def _open(self, opened: contextlib.ExitStack) -> None:
+        """Open the parts.
+
+        :raises SchemaMismatch: `moorage db upgrade` is needed.
+        :raises StoreUnavailable: the database cannot be reached.
+        :raises BusUnavailable: the bus cannot be reached.
+        """
         conf = self._conf
         database = self._database(opened, conf.conductor.connection or main_database(conf), "conductor")
         CONDUCTOR.check(database)
@@ -185,6 +164,10 @@ class CellConductor(_Conductor):
         self._cell_name = cell_name
 
     def _open(self, opened: contextlib.ExitStack) -> None:
+        """Open the parts; besides the errors of the super conductor's start there is one.
+
+        :raises CellNotFound: the cell does not exist.
+        """
         conf = self._conf
         bus = self._bus(opened)
         cell = until_available(lambda: self._cell(bus), f"the placement role, to learn of cell {self._cell_name}")

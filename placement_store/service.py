@@ -1,6 +1,6 @@
 """Run the placement role: topic `placement`, reconciler and pruning, in a process of its own or in a scheduler's."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from oslo_config import cfg
@@ -11,8 +11,7 @@ from moorage.db.database import Database
 from moorage.db.schema_probe import SchemaProbe
 from moorage.messages import AcceptClaim, Done
 from moorage.service.heartbeat import Heartbeat
-from moorage.service.process import Periodic
-from moorage.service.readiness import Check, Sampler
+from moorage.service.process import ComposedService, Periodic
 from moorage.service.stored_requests import Retention
 from placement_store.db.names import ResourceClassNames, sync
 from placement_store.dispatcher import Dispatcher
@@ -77,47 +76,32 @@ class PlacementRole:
             periodic.stop()
 
 
-class PlacementService:
+class PlacementService(ComposedService):
     """Run the placement role as a service of its own."""
 
     def __init__(self, conf: cfg.ConfigOpts, name: str) -> None:
+        super().__init__()
         self._conf = conf
         self._name = name
-        self._closing = ExitStack()
-        self._checks: dict[str, Check] = {}
 
-    def start(self) -> None:
+    def _open(self, opened: ExitStack) -> None:
         """Check the schema, open the connections and start the role.
 
         :raises SchemaMismatch: the tables are older or newer than this version.
         :raises StoreUnavailable: the database cannot be reached.
         :raises BusUnavailable: the broker cannot be reached.
         """
-        with ExitStack() as opened:
-            database = Database.configured(self._conf)
-            opened.callback(database.close)
-            MAIN.check(database)
-            bus = Bus(self._conf)
-            opened.callback(bus.close)
-            role = PlacementRole(self._conf, self._name, bus, database, ResourceClassNames(database))
-            opened.callback(role.stop)
-            role.start()
-            heartbeat = Heartbeat(self._conf, bus, "placement", self._name)
-            opened.callback(heartbeat.stop)
-            heartbeat.start()
-            probe = SchemaProbe(self._conf, MAIN)
-            opened.callback(probe.close)
-            self._checks = {"database": probe.check, "broker": role.check}
-            self._closing = opened.pop_all()
-
-    def checks(self) -> Mapping[str, Check]:
-        """Return the checks that the readiness of the started service depends on."""
-        return self._checks
-
-    def samplers(self) -> Mapping[str, Sampler]:
-        """Return no samplers: all its metrics are counters."""
-        return {}
-
-    def stop(self) -> None:
-        """Finish the requests that were received, and close all connections."""
-        self._closing.close()
+        database = Database.configured(self._conf)
+        opened.callback(database.close)
+        MAIN.check(database)
+        bus = Bus(self._conf)
+        opened.callback(bus.close)
+        role = PlacementRole(self._conf, self._name, bus, database, ResourceClassNames(database))
+        opened.callback(role.stop)
+        role.start()
+        heartbeat = Heartbeat(self._conf, bus, "placement", self._name)
+        opened.callback(heartbeat.stop)
+        heartbeat.start()
+        probe = SchemaProbe(self._conf, MAIN)
+        opened.callback(probe.close)
+        self._checks = {"database": probe.check, "broker": role.check}

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -27,8 +27,7 @@ from moorage.messages import (
 )
 from moorage.model import HostState
 from moorage.service.heartbeat import Heartbeat
-from moorage.service.process import Periodic, until_available
-from moorage.service.readiness import Check, Sampler
+from moorage.service.process import ComposedService, Periodic, until_available
 from moorage.service.stored_requests import StoredRequests
 from placement_store import cells, schema
 from placement_store.db import change_feed
@@ -172,7 +171,7 @@ class SchedulerEndpoint(HostReportEndpoint):
         return run_once(self._requests, message, work)
 
 
-class SchedulerService:
+class SchedulerService(ComposedService):
     """A scheduler; with ``[scheduler] serve_placement`` it serves the placement role too.
 
     :param name: its name among the servers of its topics.
@@ -180,14 +179,18 @@ class SchedulerService:
     """
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, reread: Callable[[], cfg.ConfigOpts] | None = None) -> None:
+        super().__init__()
         self._conf = conf
         self._name = name
         self._reread = reread or partial(options.new, files=[Path(file) for file in conf.config_file or ()])
         self._policies: ActivePolicy | None = None
-        self._observation: SchedulerObservation | None = None
-        self._closing = ExitStack()
 
-    def start(self) -> None:
+    def reload(self) -> None:
+        """Read the configuration again and put its policy in force, unless it is refused."""
+        if self._policies:
+            self._policies.reload(self._reread)
+
+    def _open(self, opened: ExitStack) -> None:
         """Load the plug-ins, read all hosts, and begin to serve.
 
         :raises UnknownPlugin: an enabled filter, weigher or request filter does not exist.
@@ -196,28 +199,6 @@ class SchedulerService:
         :raises StoreUnavailable: the database has been away for a minute.
         :raises BusUnavailable: the broker cannot be reached.
         """
-        with ExitStack() as opened:
-            self._start(opened)
-            self._closing = opened.pop_all()
-
-    def checks(self) -> Mapping[str, Check]:
-        """Return the checks that its readiness depends on, once it has started."""
-        return {} if self._observation is None else self._observation.checks()
-
-    def samplers(self) -> Mapping[str, Sampler]:
-        """Return the samplers of its metrics, once it has started."""
-        return {} if self._observation is None else self._observation.samplers()
-
-    def reload(self) -> None:
-        """Read the configuration again and put its policy in force, unless it is refused."""
-        if self._policies:
-            self._policies.reload(self._reread)
-
-    def stop(self) -> None:
-        """Finish the requests in progress, accept no more, and close all connections."""
-        self._closing.close()
-
-    def _start(self, opened: ExitStack) -> None:
         conf = self._conf
         # Check for permanent errors first: an unknown plug-in must be reported without waiting for a database.
         failure_counts = FailureCounts()
@@ -266,7 +247,7 @@ class SchedulerService:
             opened.callback(each.stop)
         for each in (*servers, *heartbeats, *periodics):
             each.start()
-        self._observation = observation
+        self._checks, self._samplers = observation.checks(), observation.samplers()
 
     def _environment(self, opened: ExitStack, policy: SchedulingPolicy) -> DecisionEnvironment:
         """Open the main database and read all hosts: the view must be complete before the first decision."""

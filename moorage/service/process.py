@@ -9,8 +9,9 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
@@ -18,7 +19,7 @@ import tenacity
 
 from moorage import errors
 from moorage.service import liveness, supervision
-from moorage.service.readiness import Readiness
+from moorage.service.readiness import Check, Readiness, Sampler
 
 if TYPE_CHECKING:
     from moorage.service.listener import Listener
@@ -53,6 +54,37 @@ class Reloadable(Protocol):
 
     def reload(self) -> None:
         """Reload the configuration; an invalid one is logged and changes nothing."""
+
+
+class ComposedService(ABC):
+    """A service that opens its parts one by one; if one cannot be opened, or at the stop, the last is closed first."""
+
+    def __init__(self) -> None:
+        self._closing = ExitStack()
+        self._checks: Mapping[str, Check] = {}
+        self._samplers: Mapping[str, Sampler] = {}
+
+    @abstractmethod
+    def _open(self, opened: ExitStack) -> None:
+        """Open and start the parts, and set the checks and samplers; ``opened`` closes the parts."""
+
+    def start(self) -> None:
+        """Open all parts, or none: the errors are those of the parts."""
+        with ExitStack() as opened:
+            self._open(opened)
+            self._closing = opened.pop_all()
+
+    def stop(self) -> None:
+        """Take no new work, finish the work in progress, and close all parts."""
+        self._closing.close()
+
+    def checks(self) -> Mapping[str, Check]:
+        """Return the checks of its readiness; empty until it has started."""
+        return self._checks
+
+    def samplers(self) -> Mapping[str, Sampler]:
+        """Return the samplers of its metrics; empty until it has started."""
+        return self._samplers
 
 
 class Stopping(Exception):
