@@ -144,19 +144,15 @@ def require_broker(transport_url: str) -> None:
 class OnServers(Configured):
     """Adds the options for a cloud on other servers than the embedded ones."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--transport-url", help="URL of an unused RabbitMQ virtual host (default: a bus inside this process)"
-        )
-        parser.add_argument(
+    arguments: Sequence[Argument] = (
+        argument("--transport-url", help="URL of an unused RabbitMQ virtual host (default: a bus inside this process)"),
+        argument(
             "--database-url",
             help="URL of an empty MySQL or MariaDB database, which is left empty again (default: a temporary SQLite "
             "file)",
-        )
-        servers_argument("a private MariaDB and RabbitMQ")(parser)
-        return parser
+        ),
+        servers_argument("a private MariaDB and RabbitMQ"),
+    )
 
     @contextlib.contextmanager
     def servers(self, arguments: argparse.Namespace) -> Iterator[Servers]:

@@ -17,7 +17,7 @@ from harness.audit import Verdict, judge
 from harness.cloud import CloudSpec, RunningCloud
 from moorage import ids
 from moorage.cli import lists
-from moorage.cli.command import shown
+from moorage.cli.command import argument, shown
 from moorage.messages import BuildInstances, ListInstances, ShowInstance
 from moorage.model import Flavor, Instance, RequestSpec
 
@@ -43,20 +43,18 @@ class Demo(OnServers, Lister):
     The same seed gives the same placements. The exit status is 1 if the audit finds anything.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--hosts", type=count(), default=20, help="Number of hosts (default: %(default)s)")
-        parser.add_argument("--cells", type=count(), default=2, help="Number of cells (default: %(default)s)")
-        parser.add_argument("--instances", type=count(), default=40, help="Number of instances (default: %(default)s)")
-        parser.add_argument(
+    arguments = (
+        argument("--hosts", type=count(), default=20, help="Number of hosts (default: %(default)s)"),
+        argument("--cells", type=count(), default=2, help="Number of cells (default: %(default)s)"),
+        argument("--instances", type=count(), default=40, help="Number of instances (default: %(default)s)"),
+        argument(
             "--fail-rate",
             type=rate,
             default=0.2,
             help="Fraction of spawns that fail, from 0 to 1 (default: %(default)s)",
-        )
-        parser.add_argument("--seed", type=int, default=0, help="Random seed (default: %(default)s)")
-        return parser
+        ),
+        argument("--seed", type=int, default=0, help="Random seed (default: %(default)s)"),
+    )
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run, and return 1 if the audit has findings."""

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 from cliff.show import ShowOne
 
-from conductor.commands.order import INSTANCE_COLUMNS, OrderCommand, add_request_id, add_wait, instance_row
+from conductor.commands.order import INSTANCE_COLUMNS, REQUEST_ID, OrderCommand, add_wait, instance_row
 from conductor.commands.timeline import NOTHING, attached, explained, holdings, migrations_of, timeline
 from moorage import errors, ids
 from moorage.cli import lists, request_arguments
@@ -43,7 +43,7 @@ class InstanceBuildCommand(OrderCommand):
         lambda parser: request_arguments.add_options(parser, size_required=True),
         argument("--name", metavar="NAME", help="Name of the instance; several instances are named NAME-1, NAME-2, …"),
         argument("--host", metavar="NAME", help="Build only on this host"),
-        add_request_id,
+        REQUEST_ID,
         lambda parser: add_wait(
             parser, "built or in error; the exit status is 1 if any is in error or still being built"
         ),

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import msgspec
 
 from conductor.commands.migration import MIGRATION_COLUMNS, migration_row
-from conductor.commands.order import INSTANCE_COLUMNS, OrderCommand, add_request_id, add_wait
+from conductor.commands.order import INSTANCE_COLUMNS, REQUEST_ID, OrderCommand, add_wait
 from moorage import errors, ids
 from moorage.cli import request_arguments
+from moorage.cli.command import Argument, argument
 from moorage.cli.names import instance_uuid
 from moorage.messages import (
     AbortMigration,
@@ -34,6 +35,7 @@ Rows = tuple[Sequence[str], list[tuple[Any, ...]]]
 
 #: The states of a migration in which nothing is in progress.
 _SETTLED = ("moved", "confirmed", "reverted", "failed", "ended")
+_HOST = argument("--host", metavar="NAME", help="Destination host (default: chosen by the scheduler)")
 
 
 class _ServerOrder(OrderCommand):
@@ -44,17 +46,16 @@ class _ServerOrder(OrderCommand):
     comes_to: ClassVar[str] = "active"
     ends: ClassVar[tuple[str, ...]] = ("error", "deleted")
 
+    arguments: Sequence[Argument] = (
+        argument("uuid", metavar="INSTANCE", nargs="+", help="Instances (names or uuids)"),
+    )
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", metavar="INSTANCE", nargs="+", help="Instances (names or uuids)")
-        self.add_options(parser)
-        add_request_id(parser)
+        REQUEST_ID(parser)
         add_wait(parser, f"{self.comes_to}; the exit status is 1 if any is not")
         return parser
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options of the order."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Rows:
         """Send the orders, and wait if `--wait` is given."""
@@ -82,14 +83,14 @@ class _MoveOrder(_ServerOrder):
 
     comes_to = "moved"
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options of the order."""
-        parser.add_argument("--host", metavar="NAME", help="Destination host (default: chosen by the scheduler)")
-        parser.add_argument(
+    arguments: Sequence[Argument] = (
+        _HOST,
+        argument(
             "--drop-extras",
             action="store_true",
             help="Drop allocations that other clients have added to the instance, on the providers that it leaves",
-        )
+        ),
+    )
 
     def content(self, given: argparse.Namespace, _uuid: str) -> dict[str, Any]:
         """Return the further content of the order for one server."""
@@ -140,19 +141,21 @@ class InstanceResize(_MoveOrder):
 
     kind = ResizeInstance
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add("--vcpus", type=int, metavar="N", help="New VCPU")
-        add("--memory-mb", type=int, metavar="MIB", help="New MEMORY_MB")
-        add("--root-gb", type=int, metavar="GIB", help="New size of the root disk")
-        add("--ephemeral-gb", type=int, metavar="GIB", help="New size of the ephemeral disk")
-        add("--swap-mb", type=int, metavar="MIB", help="New size of the swap disk")
-        request_arguments.add_pairs(parser, "--extra-spec", "New extra spec of the flavor")
-        unset = "Key of an extra spec to remove from the flavor; may be repeated"
-        add("--unset-extra-spec", action="append", default=[], metavar="KEY", help=unset)
-        return parser
+    arguments = (
+        argument("--vcpus", type=int, metavar="N", help="New VCPU"),
+        argument("--memory-mb", type=int, metavar="MIB", help="New MEMORY_MB"),
+        argument("--root-gb", type=int, metavar="GIB", help="New size of the root disk"),
+        argument("--ephemeral-gb", type=int, metavar="GIB", help="New size of the ephemeral disk"),
+        argument("--swap-mb", type=int, metavar="MIB", help="New size of the swap disk"),
+        request_arguments.pairs("--extra-spec", "New extra spec of the flavor"),
+        argument(
+            "--unset-extra-spec",
+            action="append",
+            default=[],
+            metavar="KEY",
+            help="Key of an extra spec to remove from the flavor; may be repeated",
+        ),
+    )
 
     def content(self, given: argparse.Namespace, uuid: str) -> dict[str, Any]:
         """Return the further content of the order for one server, with its new flavor."""
@@ -222,11 +225,7 @@ class InstanceUnshelve(_ServerOrder):
     kind = UnshelveInstance
     ends = ("shelved", "error", "deleted")
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--host", metavar="NAME", help="Destination host (default: chosen by the scheduler)")
-        return parser
+    arguments = (_HOST,)
 
     def content(self, given: argparse.Namespace, _uuid: str) -> dict[str, Any]:
         """Return the host, if one is given."""
@@ -238,11 +237,7 @@ class InstanceRebuild(_ServerOrder):
 
     kind = RebuildInstance
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--image", required=True, metavar="ID", help="Image (id)")
-        return parser
+    arguments = (argument("--image", required=True, metavar="ID", help="Image (id)"),)
 
     def content(self, given: argparse.Namespace, _uuid: str) -> dict[str, Any]:
         """Return the image."""

@@ -12,7 +12,7 @@ from cliff.lister import Lister
 
 from moorage import errors, ids
 from moorage.cli import progress
-from moorage.cli.command import Configured, not_negative, shown
+from moorage.cli.command import Configured, argument, not_negative, shown
 from moorage.messages import ShowInstance
 from moorage.messages.basis import OrderAfter
 from moorage.messages.conductor import EndOfMigration
@@ -29,6 +29,28 @@ INSTANCE_COLUMNS = ("uuid", "name", "state", "cell", "host", "attempts", "reason
 _WAIT_SECONDS = 600.0
 #: Seconds between two reads: short enough for an operator, long enough for a conductor.
 _INTERVAL = 0.3
+
+
+def _not_empty(text: str) -> str:
+    """Refuse an empty text: a script whose variable is not set must not order the same thing twice."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty")
+    return text
+
+
+REQUEST_ID = argument(
+    "--request-id",
+    type=_not_empty,
+    metavar="ID",
+    help="Id of the request, which appears in all log lines about it (default: a new uuid)",
+)
+WAIT_TIMEOUT = argument(
+    "--wait-timeout",
+    type=not_negative,
+    default=_WAIT_SECONDS,
+    metavar="SECONDS",
+    help=f"Maximum seconds to wait for the end (default: {_WAIT_SECONDS:g})",
+)
 
 
 class OrderCommand(Configured, Lister):
@@ -170,38 +192,10 @@ def _wait_for(
     return [seen[uuid] for uuid in uuids]
 
 
-def add_request_id(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--request-id`."""
-    parser.add_argument(
-        "--request-id",
-        type=_not_empty,
-        metavar="ID",
-        help="Id of the request, which appears in all log lines about it (default: a new uuid)",
-    )
-
-
 def add_wait(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the options `--wait` and `--wait-timeout`; ``what`` completes the help "wait until all are"."""
     parser.add_argument("--wait", action="store_true", help=f"Wait until all instances are {what}")
-    add_wait_timeout(parser)
-
-
-def add_wait_timeout(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--wait-timeout`."""
-    parser.add_argument(
-        "--wait-timeout",
-        type=not_negative,
-        default=_WAIT_SECONDS,
-        metavar="SECONDS",
-        help=f"Maximum seconds to wait for the end (default: {_WAIT_SECONDS:g})",
-    )
-
-
-def _not_empty(text: str) -> str:
-    """Refuse an empty text: a script whose variable is not set must not order the same thing twice."""
-    if not text:
-        raise argparse.ArgumentTypeError("is empty")
-    return text
+    WAIT_TIMEOUT(parser)
 
 
 def instance_row(instance: Instance) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from conductor.commands.order import OrderCommand, add_request_id, add_wait_timeout
+from conductor.commands.order import REQUEST_ID, WAIT_TIMEOUT, OrderCommand
 from moorage import ids
 from moorage.cli import group_options
 from moorage.cli.command import Argument, argument, shown
@@ -25,8 +25,8 @@ class _ResourceOrder(OrderCommand):
         argument("instance", metavar="INSTANCE", help="Instance (name or uuid)"),
         argument("name", metavar="NAME", help="Name of the resource group"),
         argument("--no-wait", dest="wait", action="store_false", help="Do not wait for the end of the operation"),
-        add_request_id,
-        add_wait_timeout,
+        REQUEST_ID,
+        WAIT_TIMEOUT,
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:

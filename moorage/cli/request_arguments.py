@@ -5,6 +5,7 @@ import getpass
 import os
 
 from moorage.cli import group_options
+from moorage.cli.command import Argument, argument
 from moorage.model import Flavor, Image, RequestSpec
 
 
@@ -20,9 +21,9 @@ def add_options(parser: argparse.ArgumentParser, *, size_required: bool) -> None
     add("--ephemeral-gb", type=int, default=0, metavar="GIB", help="Size of the ephemeral disk (default: 0)")
     add("--swap-mb", type=int, default=0, metavar="MIB", help="Size of the swap disk (default: 0)")
     add("--count", type=int, default=1, metavar="N", help="Number of instances (default: 1)")
-    add_pairs(parser, "--extra-spec", "Extra spec of the flavor")
-    add_pairs(parser, "--image-property", "Property of the image")
-    add_pairs(parser, "--hint", "Scheduler hint")
+    pairs("--extra-spec", "Extra spec of the flavor")(parser)
+    pairs("--image-property", "Property of the image")(parser)
+    pairs("--hint", "Scheduler hint")(parser)
     add("--availability-zone", metavar="NAME", help="Availability zone (default: any)")
     add("--server-group", metavar="UUID", help="Server group of the instances; see `moorage server-group create`")
     add("--project", default="default", metavar="NAME", help="Project of the instances (default: default)")
@@ -35,10 +36,10 @@ def add_options(parser: argparse.ArgumentParser, *, size_required: bool) -> None
     group_options.add_request_options(parser)
 
 
-def add_pairs(parser: argparse.ArgumentParser, name: str, what: str) -> None:
-    """Add a repeatable option with a key and a value."""
+def pairs(name: str, what: str) -> Argument:
+    """Declare a repeatable option with a key and a value."""
     more = f"{what}; may be repeated"
-    parser.add_argument(name, type=_pair, action="append", default=[], metavar="KEY=VALUE", help=more)
+    return argument(name, type=_pair, action="append", default=[], metavar="KEY=VALUE", help=more)
 
 
 def request_spec(given: argparse.Namespace) -> RequestSpec:

@@ -15,6 +15,13 @@ from harness.bench.store import host_settings
 from moorage.cli.command import Configured, argument, shown
 
 
+def _percent(text: str) -> float:
+    percent = float(text)
+    if not 1 <= percent <= 200:
+        raise argparse.ArgumentTypeError("must be between 1 and 200")
+    return percent
+
+
 class BenchDecide(Configured, ShowOne):
     """Measure decisions with the default filters and weighers, and loading a host view, without bus or database.
 
@@ -58,14 +65,10 @@ class BenchCandidates(Configured, Lister):
     would try.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--repeat", type=count(), default=20, help="Runs per row (default: %(default)s)")
-        parser.add_argument(
-            "--candidates", type=count(), default=100, help="Candidates to take per run (default: %(default)s)"
-        )
-        return parser
+    arguments = (
+        argument("--repeat", type=count(), default=20, help="Runs per row (default: %(default)s)"),
+        argument("--candidates", type=count(), default=100, help="Candidates to take per run (default: %(default)s)"),
+    )
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Measure, and return a row a shape."""
@@ -80,12 +83,10 @@ class BenchExplain(Configured, Lister):
     There is a row for a request that finds a host, and one for each kind of request without a valid host.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--hosts", type=count(), default=10_000, help="Number of hosts (default: %(default)s)")
-        parser.add_argument("--repeat", type=count(), default=200, help="Runs per row (default: %(default)s)")
-        return parser
+    arguments = (
+        argument("--hosts", type=count(), default=10_000, help="Number of hosts (default: %(default)s)"),
+        argument("--repeat", type=count(), default=200, help="Runs per row (default: %(default)s)"),
+    )
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Measure, and return a row for each kind of request."""
@@ -102,26 +103,24 @@ class BenchPacking(Configured, Lister):
     few minutes.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--hosts", type=count(), default=80, help="Number of hosts (default: %(default)s)")
-        parser.add_argument(
+    arguments = (
+        argument("--hosts", type=count(), default=80, help="Number of hosts (default: %(default)s)"),
+        argument(
             "--arrivals", type=count(), default=6000, help="Servers that arrive in each run (default: %(default)s)"
-        )
-        parser.add_argument(
+        ),
+        argument(
             "--seeds",
             type=count(),
             default=5,
             help="Number of seeds, each a different stream of servers (default: %(default)s)",
-        )
-        parser.add_argument(
+        ),
+        argument(
             "--load",
             type=_percent,
             action="append",
             help="Target usage of the scarcer resource class, in percent; may be repeated (default: 50, 75 and 95)",
-        )
-        return parser
+        ),
+    )
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Simulate, and return a row for each mix, load and formula."""
@@ -134,10 +133,3 @@ class BenchPacking(Configured, Lister):
 
 def _rounded(value: Any) -> Any:
     return round(value, 2) if isinstance(value, float) else value
-
-
-def _percent(text: str) -> float:
-    percent = float(text)
-    if not 1 <= percent <= 200:
-        raise argparse.ArgumentTypeError("must be between 1 and 200")
-    return percent
