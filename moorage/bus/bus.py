@@ -26,16 +26,7 @@ from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 from moorage import context, errors, failpoints, logs
 from moorage.batches import BatchItem
 from moorage.bus.bus_server import BusServer as BusServer
-from moorage.bus.calling import (
-    HOUSEKEEPING,
-    Caller,
-    Exchange,
-    Wake,
-    ended_exchange,
-    outgoing,
-    plain_error,
-    reason,
-)
+from moorage.bus.calling import HOUSEKEEPING, Caller, Exchange, Wake, ended_exchange, outgoing, plain_error, reason
 from moorage.bus.handlers import Endpoint, many_handlers
 from moorage.bus.handlers import handlers as handlers
 from moorage.bus.handlers import serves as serves

@@ -16,24 +16,8 @@ from conductor.super.steps.place_existing import (
     without_destination,
 )
 from moorage import errors
-from moorage.messages import (
-    CancelMoveInCell,
-    DeleteAllocations,
-    MoveInCell,
-    PrepareMoveInCell,
-    PutAllocations,
-)
-from moorage.model import (
-    ConsumerAllocations,
-    Flavor,
-    Move,
-    MoveKind,
-    Name,
-    Placement,
-    RequestSpec,
-    Uuid,
-    Value,
-)
+from moorage.messages import CancelMoveInCell, DeleteAllocations, MoveInCell, PrepareMoveInCell, PutAllocations
+from moorage.model import ConsumerAllocations, Flavor, Move, MoveKind, Name, Placement, RequestSpec, Uuid, Value
 
 LOG = logging.getLogger(__name__)
 

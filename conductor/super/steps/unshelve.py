@@ -9,12 +9,7 @@ from conductor.engine.steps import UNSHELVE, CommitStep, Ended, Next, Operation,
 from conductor.super.records import instances as super_records
 from conductor.super.steps.place_existing import HandOverSelections, NotScheduled, PlaceExisting, within_cell
 from moorage import errors
-from moorage.messages import (
-    CancelUnshelveInCell,
-    PrepareUnshelveInCell,
-    PutAllocations,
-    UnshelveInCell,
-)
+from moorage.messages import CancelUnshelveInCell, PrepareUnshelveInCell, PutAllocations, UnshelveInCell
 from moorage.model import ConsumerAllocations, Name, RequestSpec, Uuid, Value
 
 LOG = logging.getLogger(__name__)

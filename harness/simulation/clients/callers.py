@@ -49,15 +49,7 @@ from moorage.messages import (
     UnshelveInstance,
 )
 from moorage.messages.wire import Message, Mutation
-from moorage.model import (
-    Flavor,
-    Image,
-    Inventory,
-    ProviderReport,
-    RequestSpec,
-    ResourceGroup,
-    ServerGroup,
-)
+from moorage.model import Flavor, Image, Inventory, ProviderReport, RequestSpec, ResourceGroup, ServerGroup
 
 #: Virtual seconds for which a request may be repeated: less than the shortest retention of an answer.
 _REPEATABLE = 100.0

@@ -10,13 +10,7 @@ from oslo_config import cfg
 
 from moorage import errors, ids
 from moorage.cli import lists
-from moorage.cli.audit.findings import (
-    CloudState,
-    RecordsCompared,
-    claimed_for_others,
-    unanswered,
-    unexplained_residues,
-)
+from moorage.cli.audit.findings import CloudState, RecordsCompared, claimed_for_others, unanswered, unexplained_residues
 from moorage.cli.clients import Clients
 from moorage.cli.services import up
 from moorage.messages import (
