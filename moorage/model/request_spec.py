@@ -39,10 +39,9 @@ class ResourceGroup(Value, frozen=True, kw_only=True):
     in_tree: Uuid | None = None
 
 
-class ResourceRequest(Value, frozen=True, kw_only=True):
-    """The resource groups of a request by suffix, and the conditions between them, as in Placement's API."""
+class GroupConditions(Value, frozen=True, kw_only=True):
+    """The conditions between the resource groups of a request, and on the root of their provider tree."""
 
-    groups: Annotated[dict[Suffix, ResourceGroup], Meta(max_length=64)]
     #: Whether suffixed groups must be served by pairwise different providers; required where there are several.
     group_policy: Literal["none", "isolate"] | None = None
     #: For each of these, one of the providers that serve its groups is an ancestor of all others.
@@ -56,6 +55,12 @@ class ResourceRequest(Value, frozen=True, kw_only=True):
         tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=MOST_CONDITIONS)
     ] = ()
     root_not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=10_000)] = ()
+
+
+class ResourceRequest(GroupConditions, frozen=True, kw_only=True):
+    """The resource groups of a request by suffix, and the conditions between them, as in Placement's API."""
+
+    groups: Annotated[dict[Suffix, ResourceGroup], Meta(max_length=64)]
 
     def totals(self) -> dict[str, int]:
         """Return the amounts of all groups together, by resource class."""
@@ -100,7 +105,7 @@ class Destination(Value, frozen=True, kw_only=True):
 HostNames = Annotated[tuple[Name, ...], Meta(max_length=10_000)]
 
 
-class RequestSpec(Value, frozen=True, kw_only=True):
+class RequestSpec(GroupConditions, frozen=True, kw_only=True):
     """A request to the scheduler, the same for each of its instances."""
 
     project_id: Name
@@ -119,15 +124,6 @@ class RequestSpec(Value, frozen=True, kw_only=True):
     #: Further groups by suffix. An unsuffixed one adds to the flavor's: its amount of a class replaces the flavor's
     #: amount.
     groups: Annotated[dict[Suffix, ResourceGroup], Meta(max_length=64)] = {}
-    group_policy: Literal["none", "isolate"] | None = None
-    same_subtree: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
-    apart: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
-    root_required: Annotated[tuple[TraitName, ...], Meta(max_length=MOST_CONDITIONS)] = ()
-    root_forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=MOST_CONDITIONS)] = ()
-    root_member_of: Annotated[
-        tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=MOST_CONDITIONS)
-    ] = ()
-    root_not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=10_000)] = ()
 
     @property
     def resources(self) -> Resources:
@@ -153,16 +149,8 @@ class RequestSpec(Value, frozen=True, kw_only=True):
         """All resource groups of the request, including the flavor's unless it is empty."""
         unsuffixed = structs.replace(self.groups.get(UNSUFFIXED, ResourceGroup()), resources=self.resources)
         own = {} if unsuffixed == ResourceGroup() else {UNSUFFIXED: unsuffixed}
-        return ResourceRequest(
-            groups={**own, **self.suffixed},
-            group_policy=self.group_policy,
-            same_subtree=self.same_subtree,
-            apart=self.apart,
-            root_required=self.root_required,
-            root_forbidden=self.root_forbidden,
-            root_member_of=self.root_member_of,
-            root_not_member_of=self.root_not_member_of,
-        )
+        conditions = {name: getattr(self, name) for name in GroupConditions.__struct_fields__}
+        return ResourceRequest(groups={**own, **self.suffixed}, **conditions)
 
     @property
     def suffixed(self) -> Mapping[Suffix, ResourceGroup]:
