@@ -54,6 +54,7 @@ class DestroyOnHost(Mutation[Done], ToAgent, frozen=True, kw_only=True):
 class OrderOnHost(Mutation[Done], ToAgent, frozen=True, kw_only=True):
     """An order to an existing guest."""
 
+    version = "1.3"
     since: ClassVar = {"order_number": "1.6"}
     guards: ClassVar = frozenset({"order_number"})
     host: Name
@@ -69,14 +70,12 @@ class StopOnHost(OrderOnHost, frozen=True, kw_only=True):
     """Stop a guest, and keep all of it; a stopped one is left as it is. Answered when it has stopped."""
 
     method = "stop_instance"
-    version = "1.3"
 
 
 class StartOnHost(OrderOnHost, frozen=True, kw_only=True):
     """Start a stopped guest; one that runs is left as it is. Answered when it runs."""
 
     method = "start_instance"
-    version = "1.3"
 
 
 class RebuildOnHost(OrderOnHost, frozen=True, kw_only=True):
@@ -86,6 +85,5 @@ class RebuildOnHost(OrderOnHost, frozen=True, kw_only=True):
     """
 
     method = "rebuild_instance"
-    version = "1.3"
     rebuild_id: Uuid
     image: Image

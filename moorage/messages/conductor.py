@@ -124,8 +124,8 @@ class Ordered(Value, frozen=True, kw_only=True):
     migration_uuid: Uuid
 
 
-class MigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
-    """Move a server to another host, stopped meanwhile; then the move waits to be confirmed or reverted."""
+class OrderToMove(OrderAfter[Ordered], frozen=True, kw_only=True):
+    """An order to move an instance."""
 
     version = "1.3"
     #: The host to move to; null leaves the choice to the scheduler.
@@ -133,34 +133,28 @@ class MigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
     drop_extras: bool = False
 
 
-class ResizeInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
+class MigrateInstance(OrderToMove, frozen=True, kw_only=True):
+    """Move a server to another host, stopped meanwhile; then the move waits to be confirmed or reverted."""
+
+
+class ResizeInstance(OrderToMove, frozen=True, kw_only=True):
     """Resize a server, on its own or another host; then the resize waits to be confirmed or reverted."""
 
-    version = "1.3"
     flavor: Flavor
-    host: Name | None = None
-    drop_extras: bool = False
 
 
-class LiveMigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
+class LiveMigrateInstance(OrderToMove, frozen=True, kw_only=True):
     """Move a server to another host while it runs."""
 
-    version = "1.3"
-    host: Name | None = None
-    drop_extras: bool = False
 
-
-class EvacuateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
+class EvacuateInstance(OrderToMove, frozen=True, kw_only=True):
     """Rebuild a server on another host after its host was forced down."""
-
-    version = "1.3"
-    host: Name | None = None
-    drop_extras: bool = False
 
 
 class EndOfMigration(Mutation[Done], ToConductor, frozen=True, kw_only=True):
     """An order about the move of an instance."""
 
+    version = "1.3"
     since: ClassVar = {"migration_uuid": "1.6"}
     guards: ClassVar = frozenset({"migration_uuid"})
     instance_uuid: Uuid
@@ -172,19 +166,13 @@ class EndOfMigration(Mutation[Done], ToConductor, frozen=True, kw_only=True):
 class ConfirmMigration(EndOfMigration, frozen=True, kw_only=True):
     """Confirm a move: the guest on the source is destroyed, and its allocations are released."""
 
-    version = "1.3"
-
 
 class RevertMigration(EndOfMigration, frozen=True, kw_only=True):
     """Revert a move: the server returns to its source."""
 
-    version = "1.3"
-
 
 class AbortMigration(EndOfMigration, frozen=True, kw_only=True):
     """Abort a live migration in progress."""
-
-    version = "1.3"
 
 
 class ShelveInstance(OrderAfter[Done], frozen=True, kw_only=True):

@@ -28,11 +28,11 @@ from moorage.messages import (
     UnshelveInstance,
 )
 from moorage.messages.basis import OrderAfter
+from moorage.messages.conductor import OrderToMove
 from moorage.messages.wire import Mutation
 from moorage.model import Flavor, HostState, Instance, MoveKind
 
 R = TypeVar("R")
-_Move = MigrateInstance | ResizeInstance | LiveMigrateInstance | EvacuateInstance
 
 #: The states in which an instance can be moved, and can be evacuated. Its cell checks again.
 MOVABLE = ("active",)
@@ -90,10 +90,10 @@ class SuperMoveOrders(SuperPart):
 
         return work
 
-    def _move(self, message: _Move, kind: MoveKind, flavor: Flavor | None = None) -> Ordered:
+    def _move(self, message: OrderToMove, kind: MoveKind, flavor: Flavor | None = None) -> Ordered:
         return self._once(message, lambda: self._place(message, kind, flavor))
 
-    def _place(self, message: _Move, kind: MoveKind, flavor: Flavor | None) -> Work[Ordered]:
+    def _place(self, message: OrderToMove, kind: MoveKind, flavor: Flavor | None) -> Work[Ordered]:
         instance, targets = SuperView(self._super).read_current(message.instance_uuid), Targets(self._super)
         evacuated = kind == "evacuation"
         if instance.state not in (EVACUABLE if evacuated else MOVABLE):
