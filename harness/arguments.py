@@ -36,6 +36,11 @@ def count(least: int = 1) -> Any:
     return parse
 
 
+def count_option(name: str, default: int, what: str, *, least: int = 1) -> Argument:
+    """Declare an option for an integer from ``least``; its help is ``what``, followed by the default."""
+    return argument(name, type=count(least), default=default, help=f"{what} (default: %(default)s)")
+
+
 def rate(text: str) -> float:
     """Parse a share between 0 and 1."""
     share = float(text)

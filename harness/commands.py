@@ -12,7 +12,7 @@ from cliff.lister import Lister
 from rich.console import Console
 from rich.progress import Progress
 
-from harness.arguments import OnServers, count, rate
+from harness.arguments import OnServers, count_option, rate
 from harness.audit import Verdict, judge
 from harness.cloud import CloudSpec, RunningCloud
 from moorage import ids
@@ -44,9 +44,9 @@ class Demo(OnServers, Lister):
     """
 
     arguments = (
-        argument("--hosts", type=count(), default=20, help="Number of hosts (default: %(default)s)"),
-        argument("--cells", type=count(), default=2, help="Number of cells (default: %(default)s)"),
-        argument("--instances", type=count(), default=40, help="Number of instances (default: %(default)s)"),
+        count_option("--hosts", 20, "Number of hosts"),
+        count_option("--cells", 2, "Number of cells"),
+        count_option("--instances", 40, "Number of instances"),
         argument(
             "--fail-rate",
             type=rate,

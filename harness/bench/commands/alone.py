@@ -8,7 +8,7 @@ from typing import Any
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from harness.arguments import count
+from harness.arguments import count_option
 from harness.bench import candidates, decide, explain, packing
 from harness.bench.commands.basis import SHAPE, progress, shape_of
 from harness.bench.store import host_settings
@@ -29,16 +29,11 @@ class BenchDecide(Configured, ShowOne):
     """
 
     arguments = (
-        argument("--hosts", type=count(), default=10_000, help="Number of hosts (default: %(default)s)"),
-        argument("--repeat", type=count(), default=200, help="Number of decisions (default: %(default)s)"),
+        count_option("--hosts", 10_000, "Number of hosts"),
+        count_option("--repeat", 200, "Number of decisions"),
         *SHAPE,
-        argument("--traits", type=count(0), default=0, help="Traits per host (default: %(default)s)"),
-        argument(
-            "--devices",
-            type=count(0),
-            default=0,
-            help="Unrequested devices per host, each a provider of its own (default: %(default)s)",
-        ),
+        count_option("--traits", 0, "Traits per host", least=0),
+        count_option("--devices", 0, "Unrequested devices per host, each a provider of its own", least=0),
         argument("--pool", action="store_true", help="Give all hosts their disk from one shared pool"),
     )
 
@@ -66,8 +61,8 @@ class BenchCandidates(Configured, Lister):
     """
 
     arguments = (
-        argument("--repeat", type=count(), default=20, help="Runs per row (default: %(default)s)"),
-        argument("--candidates", type=count(), default=100, help="Candidates to take per run (default: %(default)s)"),
+        count_option("--repeat", 20, "Runs per row"),
+        count_option("--candidates", 100, "Candidates to take per run"),
     )
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
@@ -84,8 +79,8 @@ class BenchExplain(Configured, Lister):
     """
 
     arguments = (
-        argument("--hosts", type=count(), default=10_000, help="Number of hosts (default: %(default)s)"),
-        argument("--repeat", type=count(), default=200, help="Runs per row (default: %(default)s)"),
+        count_option("--hosts", 10_000, "Number of hosts"),
+        count_option("--repeat", 200, "Runs per row"),
     )
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
@@ -104,16 +99,9 @@ class BenchPacking(Configured, Lister):
     """
 
     arguments = (
-        argument("--hosts", type=count(), default=80, help="Number of hosts (default: %(default)s)"),
-        argument(
-            "--arrivals", type=count(), default=6000, help="Servers that arrive in each run (default: %(default)s)"
-        ),
-        argument(
-            "--seeds",
-            type=count(),
-            default=5,
-            help="Number of seeds, each a different stream of servers (default: %(default)s)",
-        ),
+        count_option("--hosts", 80, "Number of hosts"),
+        count_option("--arrivals", 6000, "Servers that arrive in each run"),
+        count_option("--seeds", 5, "Number of seeds, each a different stream of servers"),
         argument(
             "--load",
             type=_percent,

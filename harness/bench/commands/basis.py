@@ -6,23 +6,18 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
-from harness.arguments import count, percent, rate
+from harness.arguments import count_option, percent, rate
 from harness.bench.requests import Request
 from moorage.cli.command import Argument, argument, positive
 
 #: The number of clients, and for how long they send requests.
 LOAD: tuple[Argument, ...] = (
-    argument("--clients", type=count(), default=1, help="Number of clients (default: %(default)s)"),
-    argument(
-        "--processes",
-        type=count(),
-        default=1,
-        help="Number of client processes, if servers are used (default: %(default)s)",
-    ),
+    count_option("--clients", 1, "Number of clients"),
+    count_option("--processes", 1, "Number of client processes, if servers are used"),
     argument("--seconds", type=positive, default=5.0, help="Seconds to measure (default: %(default)s)"),
 )
-PER_REQUEST = argument("--per-request", type=count(), default=1, help="Instances per request (default: %(default)s)")
-ALTERNATES = argument("--alternates", type=count(0), default=2, help="Alternates per instance (default: %(default)s)")
+PER_REQUEST = count_option("--per-request", 1, "Instances per request")
+ALTERNATES = count_option("--alternates", 2, "Alternates per instance", least=0)
 #: The requests, and the hosts that serve them.
 SHAPE: tuple[Argument, ...] = (
     PER_REQUEST,

@@ -8,7 +8,7 @@ from typing import Any
 
 from cliff.show import ShowOne
 
-from harness.arguments import OnServers, count, private_rabbitmq, rate, require_broker, servers_argument
+from harness.arguments import OnServers, count_option, private_rabbitmq, rate, require_broker, servers_argument
 from harness.bench import build, echo, idle, select
 from harness.bench.cloud import BenchCloud, is_embedded, running
 from harness.bench.commands.basis import ALTERNATES, LOAD, PER_REQUEST, SHAPE, progress, shape_of
@@ -31,9 +31,9 @@ class _OverRpc(OnServers, ShowOne):
     """Adds the options of the benchmarks that call services over RPC."""
 
     arguments = (
-        argument("--hosts", type=count(), default=1000, help="Number of hosts (default: %(default)s)"),
-        argument("--cells", type=count(), default=1, help="Number of cells (default: %(default)s)"),
-        argument("--schedulers", type=count(), default=1, help="Number of schedulers (default: %(default)s)"),
+        count_option("--hosts", 1000, "Number of hosts"),
+        count_option("--cells", 1, "Number of cells"),
+        count_option("--schedulers", 1, "Number of schedulers"),
         *LOAD,
     )
 
@@ -126,7 +126,7 @@ class BenchBuild(_OverRpc):
     """
 
     arguments = (
-        argument("--per-order", type=count(), default=1, help="Instances per request (default: %(default)s)"),
+        count_option("--per-order", 1, "Instances per request"),
         argument("--fail-rate", type=rate, default=0.0, help="Fraction of spawns that fail (default: %(default)s)"),
     )
 
@@ -162,9 +162,9 @@ class BenchIdle(OnServers, ShowOne):
     """
 
     arguments = (
-        argument("--hosts", type=count(), default=10_000, help="Number of hosts (default: %(default)s)"),
-        argument("--cells", type=count(), default=1, help="Number of cells (default: %(default)s)"),
-        argument("--schedulers", type=count(), default=1, help="Number of schedulers (default: %(default)s)"),
+        count_option("--hosts", 10_000, "Number of hosts"),
+        count_option("--cells", 1, "Number of cells"),
+        count_option("--schedulers", 1, "Number of schedulers"),
         argument(
             "--settle", type=positive, default=15.0, help="Seconds to wait before measuring (default: %(default)s)"
         ),

@@ -10,7 +10,7 @@ from typing import Any
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from harness.arguments import Servers, count, private_mariadb, servers_argument
+from harness.arguments import Servers, count_option, private_mariadb, servers_argument
 from harness.bench import claims, http
 from harness.bench.commands.basis import LOAD, PER_REQUEST, progress
 from harness.bench.load import Load
@@ -33,7 +33,7 @@ class BenchClaims(Configured, ShowOne):
 
     arguments = (
         _database_options("an empty MySQL or MariaDB database, left empty again"),
-        argument("--hosts", type=count(), default=1000, help="Number of hosts (default: %(default)s)"),
+        count_option("--hosts", 1000, "Number of hosts"),
         PER_REQUEST,
         *LOAD,
     )
@@ -65,10 +65,10 @@ class BenchHttp(Configured, Lister):
 
     arguments = (
         _database_options("an empty MySQL or MariaDB database"),
-        argument("--providers", type=count(), default=1000, help="Number of hosts (default: %(default)s)"),
-        argument("--clients", type=count(), default=8, help="Number of client threads (default: %(default)s)"),
-        argument("--requests", type=count(), default=400, help="Requests of each kind (default: %(default)s)"),
-        argument("--workers", type=count(), default=2, help="Number of API processes (default: %(default)s)"),
+        count_option("--providers", 1000, "Number of hosts"),
+        count_option("--clients", 8, "Number of client threads"),
+        count_option("--requests", 400, "Requests of each kind"),
+        count_option("--workers", 2, "Number of API processes"),
     )
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
