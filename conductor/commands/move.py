@@ -149,11 +149,7 @@ class InstanceResize(_MoveOrder):
         argument("--swap-mb", type=int, metavar="MIB", help="New size of the swap disk"),
         request_arguments.pairs("--extra-spec", "New extra spec of the flavor"),
         argument(
-            "--unset-extra-spec",
-            action="append",
-            default=[],
-            metavar="KEY",
-            help="Key of an extra spec to remove from the flavor; may be repeated",
+            "--unset-extra-spec", repeated=True, metavar="KEY", help="Key of an extra spec to remove from the flavor"
         ),
     )
 

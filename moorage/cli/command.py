@@ -43,8 +43,10 @@ _WATCH_SECONDS = 2.0
 _CLEAR = "\033[H\033[2J"
 
 
-def argument(*names: str, **options: Any) -> Argument:
-    """Declare an argument of a command, with the parameters of ``add_argument``."""
+def argument(*names: str, repeated: bool = False, **options: Any) -> Argument:
+    """Declare an argument of a command, with the parameters of ``add_argument``; one that is repeated is a list."""
+    if repeated:
+        options |= {"action": "append", "default": [], "help": f"{options['help']}; may be repeated"}
     return methodcaller("add_argument", *names, **options)
 
 
@@ -316,14 +318,12 @@ def _sorted(rows: list[Any], column_names: Sequence[str], given: str) -> list[An
     name, _, direction = given.partition(":")
     if name not in column_names or direction not in ("", "asc", "desc"):
         raise errors.InvalidRequest(path="--sort", reason=f"{given} is not one of {', '.join(column_names)}")
-    index = list(column_names).index(name)
-    values = [_in_order(row[index]) for row in rows]
+    values = [_in_order(row[list(column_names).index(name)]) for row in rows]
     known = [(value, row) for value, row in zip(values, rows, strict=True) if value not in (None, "")]
-    is_reverse = direction == "desc"
     try:
-        known.sort(key=lambda pair: pair[0], reverse=is_reverse)
+        known.sort(key=lambda pair: pair[0], reverse=direction == "desc")
     except TypeError:  # objects, and values of several types, can only be sorted as text
-        known.sort(key=lambda pair: str(pair[0]), reverse=is_reverse)
+        known.sort(key=lambda pair: str(pair[0]), reverse=direction == "desc")
     return [row for _, row in known] + [row for value, row in zip(values, rows, strict=True) if value in (None, "")]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from moorage.cli.command import canonical_uuid
+from moorage.cli.command import argument, canonical_uuid
 from moorage.model import UNSUFFIXED, Amount, ResourceClassName, ResourceGroup, ResourceRequest, Suffix, TraitName
 
 #: The prefix for alternative traits in the value of `--required`, as in Placement's API.
@@ -48,30 +48,16 @@ def add_request_options(parser: argparse.ArgumentParser, *, trees_by_name: bool 
         metavar="SUFFIX",
         help="Start a further resource group, which one provider must serve; the options that follow belong to it",
     )
-    add = parser.add_argument
-    policies = ("none", "isolate")
-    add(
+    parser.add_argument(
         "--group-policy",
-        choices=policies,
+        choices=("none", "isolate"),
         help="Whether each group with a suffix needs a provider of its own (isolate) or may share one (none)",
     )
-    add(
-        "--same-subtree",
-        type=_suffixes,
-        action="append",
-        default=[],
-        metavar="SUFFIX,SUFFIX[,...]",
-        help="Groups whose providers must be in the subtree of one of these providers; may be repeated",
-    )
+    subtree = "Groups whose providers must be in the subtree of one of these providers"
+    argument("--same-subtree", type=_suffixes, repeated=True, metavar="SUFFIX,SUFFIX[,...]", help=subtree)(parser)
     for name, what in (("--root-required", "Required"), ("--root-forbidden", "Forbidden")):
-        add(
-            name,
-            type=_trait,
-            action="append",
-            default=[],
-            metavar="TRAIT",
-            help=f"{what} trait of the root of the tree; may be repeated",
-        )
+        of_root = f"{what} trait of the root of the tree"
+        argument(name, type=_trait, repeated=True, metavar="TRAIT", help=of_root)(parser)
 
 
 def group(given: argparse.Namespace) -> ResourceGroup:

@@ -38,8 +38,7 @@ def add_options(parser: argparse.ArgumentParser, *, size_required: bool) -> None
 
 def pairs(name: str, what: str) -> Argument:
     """Declare a repeatable option with a key and a value."""
-    more = f"{what}; may be repeated"
-    return argument(name, type=_pair, action="append", default=[], metavar="KEY=VALUE", help=more)
+    return argument(name, type=_pair, repeated=True, metavar="KEY=VALUE", help=what)
 
 
 def request_spec(given: argparse.Namespace) -> RequestSpec:

@@ -76,10 +76,10 @@ class AllocationSet(_ConsumerCommand, Lister):
         argument(
             "--allocation",
             type=argument_types.allocation,
-            action="append",
+            repeated=True,
             required=True,
             metavar="rp=PROVIDER,CLASS=AMOUNT[,CLASS=AMOUNT...]",
-            help="New allocations from one provider (name or uuid); may be repeated",
+            help="New allocations from one provider (name or uuid)",
         ),
         argument("--project-id", metavar="PROJECT", help="Project of the consumer"),
         argument("--user-id", metavar="USER", help="User of the consumer"),
@@ -124,18 +124,13 @@ class AllocationUnset(_ConsumerCommand, Lister):
     """
 
     arguments = (
-        argument(
-            "--provider",
-            action="append",
-            metavar="PROVIDER",
-            help="Remove only allocations from this provider; may be repeated",
-        ),
+        argument("--provider", repeated=True, metavar="PROVIDER", help="Remove only allocations from this provider"),
         argument(
             "--resource-class",
             type=argument_types.resource_class,
-            action="append",
+            repeated=True,
             metavar="CLASS",
-            help="Remove only allocations of this resource class; may be repeated",
+            help="Remove only allocations of this resource class",
         ),
     )
 
@@ -144,10 +139,9 @@ class AllocationUnset(_ConsumerCommand, Lister):
 
         :raises InvalidRequest: it has no such allocations.
         """
-        named = parsed_args.provider
-        of = None if named is None else {self.uuid_of(provider) for provider in named}
+        of = {self.uuid_of(provider) for provider in parsed_args.provider} or None
         uuid = parsed_args.consumer
-        retry_on_stale_view(partial(self._remove, uuid, of, parsed_args.resource_class))
+        retry_on_stale_view(partial(self._remove, uuid, of, parsed_args.resource_class or None))
         return self.rows(uuid)
 
     def _remove(self, uuid: str, of: set[str] | None, classes: Sequence[str] | None) -> None:

@@ -65,10 +65,9 @@ class InventorySet(PlacementCommand, Lister):
         argument(
             "--resource",
             type=argument_types.setting,
-            action="append",
-            default=[],
+            repeated=True,
             metavar="CLASS[:FIELD]=VALUE",
-            help="Total, or another field, of an inventory; may be repeated",
+            help="Total, or another field, of an inventory",
         ),
         argument("--aggregate", action="store_true", help="Change every provider of an aggregate"),
         argument("--amend", action="store_true", help="Keep all fields and inventories that are not given"),

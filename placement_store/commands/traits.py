@@ -39,14 +39,7 @@ class ProviderTraitSet(ProviderCommand, Lister):
     """Replace all traits of a resource provider by the given ones; without any, remove all."""
 
     arguments = (
-        argument(
-            "--trait",
-            type=argument_types.trait,
-            action="append",
-            default=[],
-            metavar="TRAIT",
-            help="Trait to set; may be repeated",
-        ),
+        argument("--trait", type=argument_types.trait, repeated=True, metavar="TRAIT", help="Trait to set"),
         GENERATION,
     )
 

@@ -31,14 +31,8 @@ _COLUMNS = ("uuid", "name", "zone", "metadata", "hosts")
 
 
 def _add_metadata(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--metadata",
-        type=_pair,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="Metadata of the aggregate; may be repeated",
-    )
+    metadata = argument("--metadata", type=_pair, repeated=True, metavar="KEY=VALUE", help="Metadata of the aggregate")
+    metadata(parser)
     parser.add_argument(
         "--zone",
         type=argument_types.name,
@@ -126,14 +120,7 @@ class AggregateSet(_NamedAggregateCommand, ShowOne):
 
     arguments = (
         argument("--name", type=argument_types.name, help="New name of the aggregate"),
-        argument(
-            "--unset",
-            type=argument_types.name,
-            action="append",
-            default=[],
-            metavar="KEY",
-            help="Metadata key to remove; may be repeated",
-        ),
+        argument("--unset", type=argument_types.name, repeated=True, metavar="KEY", help="Metadata key to remove"),
         _add_metadata,
     )
 

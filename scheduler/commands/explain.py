@@ -58,13 +58,7 @@ class Explain(Configured, ShowOne):
             argument("--request-id", metavar="ID", help="Explain the decision for this request id, a build or a move"),
         ),
         lambda parser: request_arguments.add_options(parser, size_required=False),
-        argument(
-            "--host",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help="Explain why the request does not go to this host; may be repeated",
-        ),
+        argument("--host", repeated=True, metavar="NAME", help="Explain why the request does not go to this host"),
         argument("--now", action="store_true", help="Decide again, even if an explanation is recorded"),
         argument(
             "--moving",
