@@ -28,18 +28,16 @@ _UNKNOWN_SPEC = RequestSpec(project_id="unknown", user_id="unknown", flavor=Flav
 
 
 # Built once: it takes SQLAlchemy longer to build a statement than to run it.
-_KNOWN = select(cell_instances.c.uuid).where(
+_THESE = (
     cell_instances.c.cell_uuid == bindparam("cell_uuid"),
     cell_instances.c.uuid.in_(bindparam("uuids", expanding=True)),
 )
+_KNOWN = select(cell_instances.c.uuid).where(*_THESE)
+_SHOWN = select(cell_instances).where(*_THESE)
 _ONE = select(cell_instances).where(
     cell_instances.c.cell_uuid == bindparam("cell_uuid"), cell_instances.c.uuid == bindparam("of_uuid")
 )
 _LOCK_ONE = _ONE.with_for_update()
-_SHOWN = select(cell_instances).where(
-    cell_instances.c.cell_uuid == bindparam("cell_uuid"),
-    cell_instances.c.uuid.in_(bindparam("uuids", expanding=True)),
-)
 _NEW = NewRows(cell_instances, created_at=0.0, updated_at=0.0)
 _CHANGES = AlikeChanges(cell_instances, cell_instances.c.uuid)
 
