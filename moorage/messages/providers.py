@@ -101,54 +101,46 @@ class SetInventories(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_on
     inventories: Inventories
 
 
-class SetInventory(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
-    """Create or replace the inventory of one class; ``generation`` is compared where given, and bumped."""
+class ProviderChange(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
+    """A change of a provider; ``generation`` is compared where given, and bumped."""
 
     version = "1.2"
     uuid: Uuid
+    generation: Generation | None = None
+
+
+class SetInventory(ProviderChange, frozen=True, kw_only=True):
+    """Create or replace the inventory of one class; ``generation`` is compared where given, and bumped."""
+
     resource_class: ResourceClassName
     inventory: Inventory
-    generation: Generation | None = None
     #: Whether it must exist already (``InventoryNotFound``), must not (``AlreadyExists``), or may.
     expected: Literal["present", "absent", "any"] = "any"
 
 
-class DeleteInventory(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
+class DeleteInventory(ProviderChange, frozen=True, kw_only=True):
     """Delete the inventory of one class, which must have no allocations."""
 
-    version = "1.2"
-    uuid: Uuid
     resource_class: ResourceClassName
-    generation: Generation | None = None
 
 
-class DeleteInventories(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
+class DeleteInventories(ProviderChange, frozen=True, kw_only=True):
     """Delete all inventories of a provider, which must have no allocations."""
 
-    version = "1.2"
-    uuid: Uuid
-    generation: Generation | None = None
 
-
-class SetTraits(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
+class SetTraits(ProviderChange, frozen=True, kw_only=True):
     """Replace all traits of a provider; ``generation`` is compared where given, and bumped if anything changes."""
 
-    version = "1.2"
-    uuid: Uuid
     traits: Traits
-    generation: Generation | None = None
 
 
-class SetAggregates(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
+class SetAggregates(ProviderChange, frozen=True, kw_only=True):
     """Replace all aggregates of a provider; ``generation`` is compared where given, and bumped.
 
     New aggregates are created.
     """
 
-    version = "1.2"
-    uuid: Uuid
     aggregates: Aggregates
-    generation: Generation | None = None
 
 
 class ProvidersReported(Value, frozen=True, kw_only=True):
