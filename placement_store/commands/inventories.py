@@ -128,7 +128,11 @@ class InventorySet(PlacementCommand, Lister):
 
 
 class InventoryClassSet(ProviderCommand, ShowOne):
-    """Create or replace the inventory of one resource class; fields that are not given have their defaults."""
+    """Create or replace the inventory of one resource class.
+
+    Fields that are not given get their defaults: this also resets `reserved`. To change one field and keep the others,
+    use `inventory set PROVIDER --amend`.
+    """
 
     arguments = (
         _CLASS,

@@ -6,6 +6,7 @@ from support.cli.operator import Operator, operator
 from moorage import errors, ids
 from moorage.messages.wire import Message, Mutation, R
 from placement_store import in_process
+from placement_store.commands.inventories import InventoryClassSet
 from placement_store.in_process import InProcessPlacement
 
 __all__ = ["operator"]
@@ -130,6 +131,18 @@ def test_inventories_are_set_amended_and_deleted(operator: Operator) -> None:
     assert [row["resource_class"] for row in operator.types(f"{inventory} list host1")] == ["MEMORY_MB"]
     operator.does(f"{inventory} delete host1")
     assert operator.types(f"{inventory} list host1") == []
+
+
+def test_a_ratio_that_is_amended_keeps_the_reserved_amount_which_a_replaced_inventory_loses(operator: Operator) -> None:
+    operator.types("resource provider create host1")
+    inventory = "resource provider inventory"
+    operator.types(f"{inventory} set host1 --resource MEMORY_MB=65536 --resource MEMORY_MB:reserved=4096")
+
+    [amended] = operator.types(f"{inventory} set host1 --amend --resource MEMORY_MB:allocation_ratio=1.5")
+    assert (amended["total"], amended["reserved"], amended["allocation_ratio"]) == (65536, 4096, 1.5)
+    replaced = operator.types(f"{inventory} class set host1 MEMORY_MB --total 65536 --allocation-ratio 1.5")
+    assert replaced["reserved"] == 0
+    assert "this also resets `reserved`" in (InventoryClassSet.__doc__ or "")
 
 
 def test_the_inventories_of_all_providers_of_an_aggregate_are_set_at_once(operator: Operator) -> None:

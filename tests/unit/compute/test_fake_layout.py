@@ -146,3 +146,15 @@ def test_amounts_that_an_operator_reserved_stay_reserved_in_each_layout(tmp_path
     with pytest.raises(ReshapeNeeded):
         driver.update_provider_tree(driver.hosts()[0], nested)
     assert [nested.get(f"{HOST}_numa{n}").inventories["VCPU"].reserved for n in (0, 1)] == [8, 2]
+
+
+def test_a_ratio_that_an_operator_set_lasts_until_the_driver_describes_its_host_and_the_reserved_amount_stays(
+    tmp_path: Path,
+) -> None:
+    tree = tree_of(driver_of(tmp_path, layout="flat"))
+    found = tree.get(HOST).inventories["VCPU"]
+    tree.set_inventory(HOST, "VCPU", Inventory(total=found.total, reserved=2, allocation_ratio=4.0))
+
+    described = tree_of(driver_of(tmp_path, layout="flat", vcpu_allocation_ratio=1.5), tree=tree)
+    vcpu = described.get(HOST).inventories["VCPU"]
+    assert (vcpu.reserved, vcpu.allocation_ratio) == (2, 1.5)

@@ -92,6 +92,16 @@ def test_the_pages_name_every_list_that_can_be_shown_in_parts() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_advises_to_change_one_field_by_a_command_that_resets_the_others(page: Path) -> None:
+    wrong = [
+        text
+        for text in re.split(r"\n(?=\n| *- |\|)", page.read_text())
+        if re.search("allocation_ratio|reserved", text) and "inventory class set" in text
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_tool_of_oslo_policy_that_a_page_names_prints_the_rules(page: Path) -> None:
     for tool, namespace in re.findall(r"`(oslopolicy-[a-z-]+) --namespace (\S+)`", page.read_text()):
         words = [str(Path(sys.executable).with_name(tool)), "--namespace", namespace]
