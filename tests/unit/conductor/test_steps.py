@@ -4,7 +4,21 @@ from types import MappingProxyType
 
 import pytest
 
-from conductor.engine.steps import BUILD, KIND_OF_CLASS, MOVE, REBUILD, CommitStep, Operation, Retry, step, steps_of
+from conductor.cell.parts import STORED_STEPS
+from conductor.engine.steps import (
+    BUILD,
+    CLEAN,
+    DELETE,
+    ENDED_BY_DELETE,
+    KIND_OF_CLASS,
+    MOVE,
+    REBUILD,
+    CommitStep,
+    Operation,
+    Retry,
+    step,
+    steps_of,
+)
 
 STORED = MappingProxyType({BUILD: ("start",), MOVE: ("start",), REBUILD: ("rebuild",)})
 
@@ -53,3 +67,7 @@ def test_a_stored_step_without_a_function_is_refused() -> None:
 def test_a_function_whose_step_is_not_among_the_stored_ones_is_refused() -> None:
     with pytest.raises(TypeError, match=r"\[\('move', 'start'\)\]"):
         steps_of([Starts()], {BUILD: ("start",)})
+
+
+def test_a_deletion_ends_each_kind_of_operation_that_a_cell_records_except_deletions_and_cleanups() -> None:
+    assert sorted(ENDED_BY_DELETE) == sorted(set(STORED_STEPS) - {DELETE, CLEAN})
