@@ -35,10 +35,17 @@ def cannot_move(
     :param migration_uuid: the instance's migration that has not ended, if any.
     """
     done, needed = ("evacuated", "active or error") if kind == "evacuation" else ("moved", "active")
+    return errors.InvalidState(
+        reason=f"instance {instance_uuid} is {state}; to be {done} it must be {needed}{advice(state, migration_uuid)}"
+    )
+
+
+def advice(state: str, migration_uuid: str | None = None) -> str:
+    """Return the sentence to append to a refusal: what to do first in this state; empty if nothing helps."""
+    if (first := _ADVICE.get(state)) is None:
+        return ""
     migration = "its move" if migration_uuid is None else f"migration {migration_uuid}"
-    first = _ADVICE.get(state)
-    advice = "" if first is None else f". {first[0].upper()}{first[1:].format(migration=migration)}"
-    return errors.InvalidState(reason=f"instance {instance_uuid} is {state}; to be {done} it must be {needed}{advice}")
+    return f". {first[0].upper()}{first[1:].format(migration=migration)}"
 
 
 def require_settled(connection: Connection, operations: Operations, uuid: str) -> None:

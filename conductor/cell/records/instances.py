@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row, bindparam, exc, or_, select
 from conductor.cell.attached_groups import provider_of
 from conductor.cell.records.alike_changes import AlikeChanges
 from conductor.cell.records.attempts import HAS_ENDED, MAY_HAVE_A_GUEST, AttemptRecord, AttemptRecords, attempt_row
+from conductor.engine.preconditions import advice
 from conductor.engine.rows import batches, document, encoded, of_row, text
 from conductor.engine.steps import Superseded
 from conductor.schema import cell_attempts, cell_instances, cell_migrations
@@ -69,13 +70,14 @@ class CellInstance:
         return self.guest_order_number or None
 
     def require(self, *states: InstanceState) -> None:
-        """Refuse an order unless the instance is in one of these states.
+        """Refuse an order unless the instance is in one of these states, with advice on what to do first.
 
         :raises InvalidState: it is in another state.
         """
         if self.state not in states:
             needed = " or ".join(states)
-            raise errors.InvalidState(reason=f"instance {self.uuid} is {self.state}; it has to be {needed}")
+            first = advice(self.state, self.migration_uuid)
+            raise errors.InvalidState(reason=f"instance {self.uuid} is {self.state}; it has to be {needed}{first}")
 
 
 class NewInstance(NamedTuple):

@@ -66,11 +66,9 @@ class RebuildOrders(CellPart):
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
             instance = order_numbers.lock(self._cell.records, connection, message)
-            if instance.state not in ("active", "error") or instance.claim_id is None:
-                where = "" if instance.claim_id else " and on no host"
-                raise errors.InvalidState(
-                    reason=f"instance {instance.uuid} is {instance.state}{where}; it has to be active or error"
-                )
+            instance.require("active", "error")
+            if instance.claim_id is None:
+                raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state} and on no host")
             require_settled(connection, self._cell.operations, instance.uuid)
             self._cell.records.change(connection, instance.uuid, state="rebuilding", reason=None)
             order_numbers.next_guest_order(self._cell.records, connection, instance)

@@ -59,7 +59,7 @@ REFUSED = {
     "deleted": tuple(name for name in ORDERS if name != "delete"),
 }
 #: Part of the error for an evacuation in each state: what must be done first.
-FIRST = {
+FIRST: Mapping[str, str] = {
     "building": "is given up",
     "active": "forced-down",
     "moving": "abort it if it is a live migration",
@@ -71,6 +71,9 @@ FIRST = {
     "error": "forced-down",
     "deleted": "deleted",
 }
+#: Part of the errors of the orders that only the cell checks: the advice is that for an evacuation, except in `error`.
+FIRST_IN_CELL: Mapping[str, str] = {**FIRST, "error": "Rebuild it, or evacuate it"}
+CELL_ORDERS = ("shelve", "rebuild", "attach")
 
 
 def give(room: Room, order: str, uuid: str, host: str | None = None) -> object:
