@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from prometheus_client import Counter, Gauge, Histogram, Summary, generate_lates
 from support.processes.private_servers import program
 
 from moorage import metrics
+from moorage.cli.serving import Serving
 
 REPOSITORY = Path(__file__).parents[3]
 RULES = REPOSITORY / "etc/prometheus/moorage.rules.yml"
@@ -88,6 +90,17 @@ def test_each_alert_has_a_summary_a_severity_and_a_section_of_the_runbook() -> N
 def test_the_runbook_names_only_existing_alerts() -> None:
     named = set(re.findall(r"`(Moorage[A-Za-z]+)`", PAGE.read_text()))
     assert named == {rule["alert"] for rule in rules()}
+
+
+def test_the_sample_and_the_rules_name_a_job_for_each_service_that_has_metrics() -> None:
+    served = {point.name for point in metadata.entry_points(group="moorage.cli") if issubclass(point.load(), Serving)}
+    # A cell's conductor is started by the same command. The placement API serves its metrics at its own port.
+    expected = {f"moorage-{name}" for name in served | {"cell-conductor", "placement-api"}}
+
+    sample = yaml.safe_load(RULES.with_name("prometheus.yml.sample").read_text())
+    assert {job["job_name"] for job in sample["scrape_configs"]} == expected
+    header = RULES.read_text().partition("groups:")[0]
+    assert set(re.findall(r"moorage-[a-z-]+", header)) == expected
 
 
 @pytest.fixture
