@@ -1,6 +1,7 @@
 """Test that the pages on the code name existing files and folders, and that the index has every decision."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,15 @@ NAMED = re.compile(rf"`((?:{OURS})/[\w./-]*?)(?::\w+)?`")
 def test_each_path_that_a_page_names_exists(page: Path) -> None:
     missing = [name for name in NAMED.findall(page.read_text()) if not (ROOT / name).exists()]
     assert not missing
+
+
+def test_the_page_on_the_architecture_describes_each_top_level_package() -> None:
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
+    page = (ROOT / "docs" / "architecture.md").read_text().partition("## Folders and their layers\n")[2]
+    _before, diagram, tables = re.split("```(?:mermaid)?\n", page, maxsplit=2)
+    for name in packages:
+        assert re.search(rf"\b{name}\b", diagram), name
+        assert f"`{name}/`" in tables, name
 
 
 def test_the_index_has_each_decision_with_its_title_and_status() -> None:
