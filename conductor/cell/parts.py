@@ -4,10 +4,12 @@ from conductor.cell.context import CellContext
 from conductor.cell.endpoints.builds import CellOrders
 from conductor.cell.endpoints.claims import CellClaims
 from conductor.cell.endpoints.gates import CellGates
+from conductor.cell.endpoints.heals import HealOrders
 from conductor.cell.endpoints.identity import CellIdentity
 from conductor.cell.endpoints.inspection import CellInspection
 from conductor.cell.endpoints.moves import CellMoves
 from conductor.cell.endpoints.providers import CellProviders
+from conductor.cell.endpoints.rebuilds import RebuildOrders
 from conductor.cell.endpoints.resources import ResourceOrders
 from conductor.cell.endpoints.returns import CellReturns
 from conductor.cell.endpoints.shelving import ShelfOrders
@@ -16,8 +18,8 @@ from conductor.cell.steps.cleanup import CellCleanups
 from conductor.cell.steps.delete import CellDeletes
 from conductor.cell.steps.end_move import CellMoveEnds
 from conductor.cell.steps.fall_back import FallBack
-from conductor.cell.steps.heal import CellHeals, HealOrders
-from conductor.cell.steps.rebuild import CellRebuilds, RebuildOrders
+from conductor.cell.steps.heal import CellHeals
+from conductor.cell.steps.rebuild import CellRebuilds
 from conductor.cell.steps.resources import CellResources
 from conductor.cell.steps.return_to_source import ReturnToSource
 from conductor.cell.steps.shelve import CellShelves

@@ -8,14 +8,10 @@ from sqlalchemy import Connection
 
 from conductor.cell.context import CellPart
 from conductor.cell.payloads import RebuildStep
-from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
-from conductor.engine.preconditions import require_settled
 from conductor.engine.steps import REBUILD, CommitStep, Ended, Operation, Outcome, step
-from moorage import errors
-from moorage.bus.bus import serves
-from moorage.messages import Done, RebuildInCell, RebuildOnHost
+from moorage.messages import RebuildOnHost
 from moorage.model.states import InstanceState
 
 LOG = logging.getLogger(__name__)
@@ -51,28 +47,3 @@ class CellRebuilds(CellPart):
         )
         LOG.info("Instance %s has been rebuilt, and is %s", instance.uuid, state)
         return Ended(reason)
-
-
-class RebuildOrders(CellPart):
-    """The endpoint for orders to rebuild: recorded as operations, then carried out by the worker."""
-
-    @serves(RebuildInCell)
-    def rebuild_instance(self, message: RebuildInCell) -> Done:
-        """Begin to replace an instance's guest; an instance in error can be rebuilt too, if it is on a host.
-
-        :raises InstanceNotFound: this cell has no record of the instance.
-        :raises InvalidState: the instance cannot be rebuilt in its state.
-        """
-
-        def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = order_numbers.lock(self._cell.records, connection, message)
-            instance.require("active", "error")
-            if instance.claim_id is None:
-                raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state} and on no host")
-            require_settled(connection, self._cell.operations, instance.uuid)
-            self._cell.records.change(connection, instance.uuid, state="rebuilding", reason=None)
-            order_numbers.next_guest_order(self._cell.records, connection, instance)
-            begun += self._begin(connection, message, REBUILD, "rebuild", RebuildStep(image=message.image))
-            return Done()
-
-        return self._cell.requests.once(message, work)

@@ -4,6 +4,7 @@ from types import MappingProxyType
 
 import pytest
 
+from conductor.cell import parts
 from conductor.cell.parts import STORED_STEPS
 from conductor.engine.steps import (
     BUILD,
@@ -71,3 +72,8 @@ def test_a_function_whose_step_is_not_among_the_stored_ones_is_refused() -> None
 
 def test_a_deletion_ends_each_kind_of_operation_that_a_cell_records_except_deletions_and_cleanups() -> None:
     assert sorted(ENDED_BY_DELETE) == sorted(set(STORED_STEPS) - {DELETE, CLEAN})
+
+
+def test_no_module_of_steps_serves_orders_of_a_cell() -> None:
+    beside_steps = [kind for kind in parts._ENDPOINTS if kind.__module__.startswith("conductor.cell.steps")]
+    assert beside_steps == []
