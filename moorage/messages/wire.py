@@ -18,6 +18,10 @@ from moorage.model.basis import PATTERNS
 R = TypeVar("R")
 T = TypeVar("T")
 
+#: The version under development, of all topics: each new method and each new field of a message has it. It is raised
+#: after a release. It is not the version of the package.
+NEXT_VERSION = "1.9"
+
 #: The most levels of nested values in a request, because recursive functions read the stored values. Arbitrary: twenty
 #: levels are used.
 _MOST_LEVELS = 100

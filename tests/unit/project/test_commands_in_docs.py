@@ -1,4 +1,4 @@
-"""Test that each command on a page exists, and takes the options that the page gives it."""
+"""Test that each command on a page exists and takes the options that the page gives it, and that the help groups it."""
 
 import argparse
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from moorage.cli.completion import Complete
-from moorage.cli.help import GroupedHelp
+from moorage.cli.help import GroupedHelp, grouped
 from moorage.cli.shell import Shell
 
 ROOT = Path(__file__).parents[3]
@@ -82,6 +82,10 @@ def test_a_command_that_does_not_exist_and_an_unknown_option_are_found() -> None
     assert list(faults("moorage hosts list")) == ["there is no command: moorage hosts list"]
     assert list(faults("moorage host list --colour red")) == ["moorage host list has no --colour"]
     assert list(faults("moorage host set NAME --forced-down")) == []
+
+
+def test_the_help_has_a_group_for_each_of_our_commands() -> None:
+    assert "Others" not in grouped(parsers())
 
 
 def test_the_pages_name_every_list_that_can_be_shown_in_parts() -> None:

@@ -7,16 +7,16 @@ from typing import Annotated, Any, ClassVar, get_args, get_origin
 import msgspec
 import pytest
 from msgspec import field
-from support.bus.message_samples import RECORDS, every_message, nested_values
+from support.bus.message_samples import RECORDS, VERSIONS, every_message, nested_values, parts
 from support.scheduler.builders import CELLS, select
 
 from moorage import errors, messages
 from moorage.addresses import mask_url
-from moorage.messages.wire import Message, Mutation, decode, decode_strictly, encode
+from moorage.messages.wire import NEXT_VERSION, Message, Mutation, decode, decode_strictly, encode
 from moorage.model import Destination, Explanation, Name, Value
 
-#: The fields of all messages of version 1.8, and of the values within them, by the name of their class.
-FORMER_FIELDS: dict[str, list[str]] = json.loads((RECORDS / "fields-1.8.json").read_text())
+#: The fields of all messages of the last released version, and of the values within them, by the name of their class.
+FORMER_FIELDS: dict[str, list[str]] = json.loads((RECORDS / f"fields-{VERSIONS[-1]}.json").read_text())
 UUID = "00000000-0000-0000-0000-000000000001"
 
 
@@ -187,8 +187,14 @@ def test_a_field_that_was_not_in_the_previous_release_names_its_version(kind: ty
         # A new class of values is only in a new field or message.
         new = set(value.__struct_fields__) - set(FORMER_FIELDS.get(value.__name__, value.__struct_fields__))
         wanted = f"{value.__name__}: name the version of each new field in its `since`"
-        assert {value.since.get(name) for name in new} <= {"1.9"}, wanted
-    assert kind.__name__ in FORMER_FIELDS or kind.version == "1.9", f"{kind.__name__} is new: its version is 1.9"
+        assert {value.since.get(name) for name in new} <= {NEXT_VERSION}, wanted
+    is_new = f"{kind.__name__} is new: its version is {NEXT_VERSION}"
+    assert kind.__name__ in FORMER_FIELDS or kind.version == NEXT_VERSION, is_new
+
+
+def test_the_version_under_development_follows_the_last_released_one() -> None:
+    major, minor = parts(VERSIONS[-1])
+    assert parts(NEXT_VERSION) == (major, minor + 1)
 
 
 class Guarded(Mutation[list[Inner]], frozen=True, kw_only=True):
