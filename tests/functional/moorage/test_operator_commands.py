@@ -1,6 +1,7 @@
 """Test `moorage status`, `service list` and `audit` with fake services on an in-process bus."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -24,6 +25,8 @@ from moorage.model.inspection import (
     UnknownGuest,
 )
 from moorage.service.heartbeat import Heartbeat
+
+GUIDE = Path(__file__).parents[3] / "docs/operator/health.md"
 
 
 @pytest.fixture
@@ -79,6 +82,21 @@ def test_the_status_names_each_part_that_is_away(around: Surroundings) -> None:
     assert errors.NotServed.code in found["role scheduler"]
     assert errors.StoreUnavailable.code in found["schema main"]
     assert not Path(around.url.removeprefix("sqlite:///")).exists(), "the status must not create a database"
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_each_part_of_the_status_has_a_row_in_the_guide(around: Surroundings, is_served: bool) -> None:
+    if is_served:
+        around.create_tables()
+        around.serve()
+    _status, lines = around.types("status", "--timeout", "0.3")
+
+    table = GUIDE.read_text().partition("| part | `wrong` means |\n")[2].partition("\n\n")[0]
+    named = [name for row in table.splitlines() for name in re.findall("`(.+?)`", row.split("|")[1])]
+    patterns = [re.sub("CELL|NAME|…", ".+", name) for name in named]
+    # The services have a row by kind and name.
+    patterns += ["scheduler one", "cell conductor two of cell1"]
+    assert [line["part"] for line in lines if not any(re.fullmatch(one, line["part"]) for one in patterns)] == []
 
 
 def test_tables_of_another_version_are_wrong_with_the_command_to_run(around: Surroundings) -> None:
