@@ -26,6 +26,14 @@ def test_each_path_that_a_page_names_exists(page: Path) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("folder", ["contract", "external"])
+def test_the_page_for_contributors_names_each_folder_of_tests(folder: str) -> None:
+    [row] = re.findall(rf"^\| `tests/{folder}/` \|(.*?)\|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    found = {path.parent.name for path in (ROOT / "tests" / folder).glob("*/test_*.py")}
+    found |= {path.relative_to(ROOT / "tests" / folder).parts[0] for path in ROOT.glob(f"tests/{folder}/*/*/test_*.py")}
+    assert set(re.findall(r"`(\w+)/`", row)) == found
+
+
 def test_the_page_on_the_architecture_describes_each_top_level_package() -> None:
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
     page = (ROOT / "docs" / "architecture.md").read_text().partition("## Folders and their layers\n")[2]
