@@ -8,6 +8,10 @@ from weighers.formula import FormulaWeigher
 class ServerGroupSoftAffinityWeigher(FormulaWeigher):
     """Weighs a host by the number of other members of a soft-affinity group on it: the more the better."""
 
+    #: One member is worth more than all of `ram`, `cpu` and `disk`: their scores are scaled to the range of the hosts
+    #: that are left, so a single server makes a difference of up to 3. Failed builds still count more.
+    default_multiplier = 1000.0
+
     def concerns(self, request: RequestSpec) -> bool:
         """Return whether the request names a soft-affinity group."""
         return request.server_group is not None and request.server_group.policy == "soft-affinity"

@@ -94,10 +94,14 @@ def funnel(multipliers: Sequence[float] = (1.0, 1.0, 1.0), **more_filters: Filte
             Weighted("ram", RamWeigher({}), multipliers[0]),
             Weighted("cpu", CpuWeigher({}), multipliers[1]),
             Weighted("disk", DiskWeigher({}), multipliers[2]),
-            Weighted("server_group_soft_affinity", ServerGroupSoftAffinityWeigher({}), 1.0),
-            Weighted("server_group_soft_anti_affinity", ServerGroupSoftAntiAffinityWeigher({}), 1.0),
+            _by_default("server_group_soft_affinity", ServerGroupSoftAffinityWeigher({})),
+            _by_default("server_group_soft_anti_affinity", ServerGroupSoftAntiAffinityWeigher({})),
         ],
     )
+
+
+def _by_default(name: str, weigher: Weigher) -> Weighted:
+    return Weighted(name, weigher, weigher.default_multiplier)
 
 
 class LowestNumberFirst(Weigher):

@@ -36,6 +36,17 @@ def test_the_default_multipliers_are_novas(name: str, multiplier: float) -> None
     assert load_weighers(options.new(), [name])[0].multiplier == multiplier
 
 
+@pytest.mark.parametrize("name", ["server_group_soft_affinity", "server_group_soft_anti_affinity"])
+def test_a_soft_rule_outweighs_everything_but_failed_builds_and_cells(name: str) -> None:
+    every = load_weighers(
+        options.new(), ["ram", "cpu", "disk", "pci", "packing", "hypervisor_version", "metrics", name]
+    )
+    *others, soft = (weigher.multiplier for weigher in every)
+    assert sum(others) < soft / 100
+    [failures] = load_weighers(options.new(), ["build_failure"])
+    assert soft < failures.multiplier / 100
+
+
 def test_instances_and_io_operations_are_counted(tmp_path: Path) -> None:
     view = hosts({"instances": 2, "io_ops": 1}, {}, {"instances": 1, "io_ops": 7})
     assert weights(a_weigher("num_instances", tmp_path), view) == [2.0, 0.0, 1.0]

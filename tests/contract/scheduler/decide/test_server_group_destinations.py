@@ -250,3 +250,14 @@ def test_soft_rules_are_kept_while_there_is_room_and_refuse_no_request(rig: Rig)
     # There is room for two more servers, one on each host, whatever the rule.
     assert scheduler.used(0) + scheduler.used(1) == 8
     assert len(scheduler.select(select("r3", count=2, server_group=near))) == 2
+
+
+def test_a_soft_rule_counts_more_than_the_room_that_single_servers_take(rig: Rig) -> None:
+    rig.add_hosts(range(10))
+    near, apart = group("soft-affinity", number=3), group("soft-anti-affinity", number=4)
+    scheduler = rig.scheduler()
+    [host] = set(hosts_of(scheduler.select(select("r1", count=6, server_group=near))))
+    # Members of earlier requests count as well.
+    assert hosts_of(scheduler.select(select("r2", server_group=near))) == [host]
+    rig.add_hosts([10], vcpus=128)
+    assert len(set(hosts_of(scheduler.select(select("r3", count=6, server_group=apart))))) == 6
