@@ -19,7 +19,8 @@ class CapabilitiesFilter(ConditionsFilter):
     """Passes hosts whose attributes meet the flavor's extra specs.
 
     Further colons select nested attributes: ``capabilities:cpu_info:features``. An extra spec without a colon
-    applies only to hosts with an attribute of its name, as it may be meant for another plug-in.
+    applies only to hosts with an attribute of its name, as it may be meant for another plug-in. For the same reason it
+    is never refused: if it cannot be parsed, such hosts do not meet it.
     """
 
     reason = "has not the capabilities that the flavor asks for"
@@ -29,7 +30,7 @@ class CapabilitiesFilter(ConditionsFilter):
         return any(map(_is_read, request.flavor.extra_specs))
 
     def check(self, request: RequestSpec) -> None:
-        """Refuse an extra spec with an unknown operator, or with missing operands."""
+        """Refuse a scoped extra spec with an unknown operator, or with missing operands."""
         list(_required(request))
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
@@ -69,7 +70,16 @@ def _required(request: RequestSpec) -> Iterator[tuple[str, str, Requirement]]:
         elif colon:
             yield key, name.replace(":", "."), requirement(text, path_of(key))
         else:
-            yield key, key, partial(_if_any, requirement(text, path_of(key)))
+            yield key, key, partial(_if_any, _unscoped(key, text))
+
+
+def _unscoped(key: str, text: str) -> Requirement:
+    """Parse the requirement of an extra spec without a colon; no value meets one that cannot be parsed."""
+    try:
+        return requirement(text, path_of(key))
+    except errors.InvalidRequest:
+        # It may be meant for another plug-in: refusing the request would make the flavor useless.
+        return lambda _value: False
 
 
 def _if_any(required: Requirement, value: Any) -> bool:

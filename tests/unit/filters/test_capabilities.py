@@ -62,7 +62,7 @@ def test_the_filter_applies_only_to_flavors_that_require_capabilities() -> None:
     ("extra_specs", "path", "reason"),
     [
         ({"capabilities__gpu": "<is> a100"}, "$.flavor.extra_specs['capabilities:gpu']", "<is> is no operator"),
-        ({"ssd": ">= fast"}, "$.flavor.extra_specs['ssd']", "'fast' is no number"),
+        ({"capabilities__ssd": ">= fast"}, "$.flavor.extra_specs['capabilities:ssd']", "'fast' is no number"),
         ({"capabilities__": "x"}, "$.flavor.extra_specs['capabilities:']", "a name is missing"),
         ({"hw__maxphysaddr_bits": "all"}, "$.flavor.extra_specs['hw:maxphysaddr_bits']", "'all' is no number"),
     ],
@@ -71,3 +71,13 @@ def test_an_invalid_extra_spec_is_refused_with_its_path(extra_specs: dict[str, s
     found, why = refusal(PLUGIN, flavored(**extra_specs))
     assert found == path
     assert why.startswith(reason)
+
+
+@pytest.mark.parametrize("text", ["<b>", "= gold", ">= silver", ">=", "!!", "<or> a b"])
+def test_an_extra_spec_without_a_scope_may_be_no_requirement_at_all(text: str) -> None:
+    request = flavored(note=text)
+    PLUGIN.check(request)
+    # It is compared all the same on hosts that report the attribute.
+    view = attributes({}, {"note": "b"}, {"note": text})
+    assert passing(PLUGIN, view, request) == [0]
+    assert PLUGIN.why(view.host(1), request) == f"does not meet the flavor's note={text}, but says 'b'"
