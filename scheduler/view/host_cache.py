@@ -388,6 +388,9 @@ def _names_of(host: HostRow) -> tuple[str, str, str]:
     return host.service_host, host.nodename, host.compute_node_uuid
 
 
-def _described(host: HostRow) -> tuple[Mapping[str, object], ...]:
-    """Return the part of a host that :class:`HostAttributes` has columns of."""
-    return host.attributes, host.metadata, host.image_properties
+def _described(host: HostRow) -> str:
+    """Return the part of a host that :class:`HostAttributes` has columns of.
+
+    It is text because 1, 1.0 and true are equal in Python, but different values of a column.
+    """
+    return repr((host.attributes, host.metadata, host.image_properties))

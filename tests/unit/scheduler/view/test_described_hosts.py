@@ -153,3 +153,19 @@ def test_an_update_without_a_difference_returns_the_same_column() -> None:
     assert loads.updated({0: 1, 2: 2}, 3) is loads
     assert loads.updated({0: 1.0}, 3) is not loads, "1 and 1.0 are two values"
     assert loads.updated({}, 2).where(lambda value: value == 2).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(True, 1), (1, 1.0), (0.0, False), ([1], [True]), ({"a": 1}, {"a": 1.0})]
+)
+def test_a_value_that_changes_only_its_kind_is_a_new_value(before: Any, after: Any) -> None:
+    # A column is updated if few of its hosts have changed, and otherwise built anew.
+    shown = host_cache([host_row(number, attributes={"ssd": before}) for number in range(9)])
+
+    def where_it_is(value: Any) -> list[bool]:
+        return list(shown.snapshot().where_attribute("ssd", lambda found: repr(found) == repr(value)))
+
+    assert where_it_is(before) == [True] * 9
+    shown.update(hosts=[host_row(0, attributes={"ssd": after})])
+    assert where_it_is(after) == [True] + [False] * 8
+    assert shown.snapshot().host(0).where_attribute("ssd", lambda found: repr(found) == repr(after))
