@@ -21,14 +21,18 @@ class ResourcesFilter(ConditionsFilter):
     about_room = True
 
     def why(self, host: Host, request: RequestSpec) -> str:
-        """Return the resource classes of which ``host`` has too little."""
+        """Return the resource classes of which ``host`` has too little, or enough but not for each amount at once."""
         suffixed = [group.resources for suffix, group in request.groups.items() if suffix != UNSUFFIXED]
-        reasons = []
+        lacking, uneven = [], []
         for name, amounts in _by_class([request.resources, *suffixed]).items():
-            if not all(host.fits(name, amount) for amount in amounts) or sum(amounts) > host.room(name):
-                asked = sum(amounts)
-                reasons.append(f"{name}, {asked:,} asked, {host.room(name):,.10g} free")
-        return f"{self.reason}: {'; '.join(reasons)}" if reasons else self.reason
+            asked, room = sum(amounts), host.room(name)
+            unfit = [amount for amount in amounts if not host.fits(name, amount)]
+            if asked > room:
+                lacking.append(f"{name}, {asked:,} asked, {room:,.10g} free")
+            elif unfit:
+                uneven.append(f"has {name}, but cannot give {max(unfit):,} at once ({room:,.10g} free)")
+        reasons = [f"{self.reason}: {'; '.join(lacking)}", *uneven] if lacking else uneven
+        return "; ".join(reasons) or self.reason
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether each amount fits one provider, and whether the sum of each class fits all of them together."""

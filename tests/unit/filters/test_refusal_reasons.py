@@ -6,11 +6,12 @@ import pytest
 
 from filters.aggregates import AggregatesFilter
 from filters.destination import DestinationFilter
+from filters.resources import ResourcesFilter
 from filters.traits import TraitsFilter
 from moorage.ids import derived
 from moorage.model import Destination, ResourceGroup
 from moorage.plugin import Filter
-from moorage.testing import host, request
+from moorage.testing import host, inventory, request
 
 ROOT, POOL, OTHER, MORE = (derived("tests", "aggregate", number) for number in range(4))
 HOST = host(
@@ -88,3 +89,26 @@ def test_the_part_of_the_request_that_excludes_a_host_is_named(asked: dict[str, 
 )
 def test_missing_and_forbidden_traits_are_named(asked: dict[str, Any], why: str) -> None:
     check(TraitsFilter({}), asked, why)
+
+
+@pytest.mark.parametrize(
+    ("held", "why"),
+    [
+        (inventory(8, used=6), "has not enough room: VCPU, 3 asked, 2 free"),
+        (inventory(8, max_unit=2), "has VCPU, but cannot give 3 at once (8 free)"),
+        (inventory(8, min_unit=4), "has VCPU, but cannot give 3 at once (8 free)"),
+        (inventory(8, step_size=2), "has VCPU, but cannot give 3 at once (8 free)"),
+        ([inventory(2), inventory(2)], "has VCPU, but cannot give 3 at once (4 free)"),
+    ],
+)
+def test_a_host_with_room_that_cannot_give_it_at_once_is_not_short_of_it(held: Any, why: str) -> None:
+    refusing = host(0, inventories={"VCPU": held, "MEMORY_MB": inventory(2048)})
+    assert not ResourcesFilter({}).passes(refusing, request(vcpus=3))
+    assert ResourcesFilter({}).why(refusing, request(vcpus=3)) == why
+
+
+def test_amounts_that_are_lacking_are_named_before_those_that_are_not_given_at_once() -> None:
+    refusing = host(0, inventories={"VCPU": inventory(8, max_unit=2), "MEMORY_MB": inventory(64)})
+    assert ResourcesFilter({}).why(refusing, request(vcpus=3)) == (
+        "has not enough room: MEMORY_MB, 1,024 asked, 64 free; has VCPU, but cannot give 3 at once (8 free)"
+    )
