@@ -207,8 +207,10 @@ class NearestMisses:
             held = self._view.inventories_of(row, name)
             for amount in requested.of_one[name]:
                 if not any(inventory.fits(amount) for inventory in held):
-                    free = max((inventory.free for inventory in held), default=0.0)
-                    yield _miss(host, name, amount, free, _unfit(held[0], amount) if held else "has none")
+                    # The amount and the reason are those of one provider, the one with most of the class.
+                    most = max(held, key=lambda each: each.free, default=None)
+                    reason = _unfit(most, amount) if most else "has none"
+                    yield _miss(host, name, amount, most.free if most else 0.0, reason)
             together = requested.together.get(name, 0)
             if held and (room := float(removed.room(name)[place])) < together:
                 yield _miss(host, name, together, room, "not enough room")

@@ -280,3 +280,14 @@ def test_remembered_candidates_are_those_that_a_new_search_finds(
         planned = kept.plan(view, message, RefusedClaims())
         fresh = Planner(funnel(), 1).plan(view, message, RefusedClaims())
         assert destinations(planned) == destinations(fresh)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_miss_has_the_reason_of_the_provider_whose_free_amount_it_names(order: int) -> None:
+    nodes = [{"VCPU": inventory(8, used=8)}, {"VCPU": inventory(32, max_unit=4)}][::order]
+    shown, message = host_cache_of(*host_with(0, nodes, MEMORY_MB=32768, DISK_GB=500), hosts=1), select(vcpus=6)
+    planner = Planner(funnel(), 1)
+    refused = planner.plan(shown.snapshot(), message, RefusedClaims())
+    assert isinstance(refused, NoHost)
+    [miss] = planner.why_not(refused, message, RefusedClaims()).nearest_misses
+    assert (miss.asked, miss.free, miss.reason) == (6, 32.0, "more than the largest unit, 4")
