@@ -21,10 +21,12 @@ class ResourcesFilter(ConditionsFilter):
     about_room = True
 
     def why(self, host: Host, request: RequestSpec) -> str:
-        """Return the resource classes of which ``host`` has too little, or enough but not for each amount at once."""
-        suffixed = [group.resources for suffix, group in request.groups.items() if suffix != UNSUFFIXED]
+        """Return the resource classes of which ``host`` has too little, or enough but not for each amount at once.
+
+        If there are none, it has too few providers for groups that must not share one.
+        """
         lacking, uneven = [], []
-        for name, amounts in _by_class([request.resources, *suffixed]).items():
+        for name, amounts in _by_class([request.resources, *_suffixed(request)]).items():
             asked, room = sum(amounts), host.room(name)
             unfit = [amount for amount in amounts if not host.fits(name, amount)]
             if asked > room:
@@ -32,20 +34,30 @@ class ResourcesFilter(ConditionsFilter):
             elif unfit:
                 uneven.append(f"has {name}, but cannot give {max(unfit):,} at once ({room:,.10g} free)")
         reasons = [f"{self.reason}: {'; '.join(lacking)}", *uneven] if lacking else uneven
+        if not reasons and not all(_apart(host, request)):
+            reasons = ["has too few providers for groups that must not share one"]
         return "; ".join(reasons) or self.reason
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether each amount fits one provider, and whether the sum of each class fits all of them together."""
-        suffixed = [group.resources for suffix, group in request.groups.items() if suffix != UNSUFFIXED]
-        for name, amounts in _by_class([request.resources, *suffixed]).items():
+        for name, amounts in _by_class([request.resources, *_suffixed(request)]).items():
             for amount in set(amounts):
                 yield asked.fits(name, amount)
             if len(amounts) > 1:
                 yield np.less_equal(sum(amounts), asked.room(name))
-        if request.group_policy == "isolate":
-            yield from _isolated(asked, suffixed)
-        for suffixes in request.apart:
-            yield from _isolated(asked, [request.groups[suffix].resources for suffix in set(suffixes)])
+        yield from _apart(asked, request)
+
+
+def _suffixed(request: RequestSpec) -> list[Resources]:
+    return [group.resources for suffix, group in request.groups.items() if suffix != UNSUFFIXED]
+
+
+def _apart(asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    """Yield whether there are enough providers for the groups that must not share one."""
+    if request.group_policy == "isolate":
+        yield from _isolated(asked, _suffixed(request))
+    for suffixes in request.apart:
+        yield from _isolated(asked, [request.groups[suffix].resources for suffix in set(suffixes)])
 
 
 def _isolated(asked: Host | HostView, groups: Sequence[Resources]) -> Iterator[Answer]:

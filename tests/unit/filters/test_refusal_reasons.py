@@ -112,3 +112,14 @@ def test_amounts_that_are_lacking_are_named_before_those_that_are_not_given_at_o
     assert ResourcesFilter({}).why(refusing, request(vcpus=3)) == (
         "has not enough room: MEMORY_MB, 1,024 asked, 64 free; has VCPU, but cannot give 3 at once (8 free)"
     )
+
+
+@pytest.mark.parametrize("policy", [{"group_policy": "isolate"}, {"group_policy": "none", "apart": (("1", "2"),)}])
+@pytest.mark.parametrize(("flat", "held"), [(True, inventory(8)), (False, [inventory(8), inventory(1, used=1)])])
+def test_groups_that_find_too_few_providers_are_not_explained_as_a_lack_of_room(
+    policy: dict[str, Any], flat: bool, held: Any
+) -> None:
+    refusing = host(0, flat=flat, inventories={"VCPU": inventory(16), "MEMORY_MB": inventory(1024), "VGPU": held})
+    asking = request(groups={suffix: ResourceGroup(resources={"VGPU": 1}) for suffix in ("1", "2")}, **policy)
+    assert not ResourcesFilter({}).passes(refusing, asking)
+    assert ResourcesFilter({}).why(refusing, asking) == "has too few providers for groups that must not share one"
