@@ -1,15 +1,17 @@
 """Test that the checks of the kit for plug-ins find each defect of a weigher or request filter, and name it."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec import structs
 
+from moorage.ids import derived
 from moorage.model import RequestSpec
-from moorage.plugin import Amount, Cloud, FloatArray, Host, HostView, RequestFilter, Weigher
-from moorage.testing import check_request_filter, check_weigher
+from moorage.plugin import Aggregate, Amount, Cloud, FloatArray, Host, HostView, RequestFilter, Weigher
+from moorage.testing import Words, check_request_filter, check_weigher
 
 
 class Weighing(Weigher):
@@ -102,3 +104,31 @@ def test_each_defect_of_a_request_filter_is_named(kind: type[RequestFilter], sen
     check_request_filter(Narrowing)
     with pytest.raises(AssertionError, match=sentence):
         check_request_filter(kind)
+
+
+class KeepingAggregates(Narrowing):
+    known: Sequence[Aggregate] | None = None
+
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        if self.known is None:
+            self.known = cloud.aggregates()
+        return structs.replace(request, root_not_member_of=tuple(each.uuid for each in self.known))
+
+
+class KeepingTraits(Narrowing):
+    known: bool | None = None
+
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        if self.known is None:
+            self.known = cloud.has_trait("CUSTOM_A")
+        return super().narrow(request, cloud) if self.known else request
+
+
+@pytest.mark.parametrize("kind", [KeepingAggregates, KeepingTraits])
+@pytest.mark.parametrize("count", [198, 199, 200])
+def test_a_request_filter_that_keeps_what_it_has_read_of_the_cloud_is_found(
+    kind: type[RequestFilter], count: int
+) -> None:
+    aggregates, words = [Aggregate(uuid=derived("kit", "aggregate"), name="x")], Words(traits=["CUSTOM_A"])
+    with pytest.raises(AssertionError, match="does not repeat its answer"):
+        check_request_filter(kind, words=words, aggregates=aggregates, count=count)
