@@ -121,6 +121,7 @@ def check_request_filter(
                 )
             results.append((sample.request, here, narrowed))
             if isinstance(narrowed, RequestSpec):
+                _require_narrower(kind.__name__, sample.request, narrowed)
                 again = _narrowed(plugin, narrowed, here)
                 _require(again == narrowed, f"{kind.__name__} makes {again} of what it has made already: {narrowed}")
         # The last cloud comes first: what a plug-in keeps of the first cloud that it is asked about is wrong there.
@@ -375,6 +376,14 @@ def _narrowed(plugin: RequestFilter, request: RequestSpec, here: Any) -> Request
         return f"invalid: {fault}"
     _require(isinstance(narrowed, RequestSpec), f"{name} has made {narrowed!r} of a request, which is no request")
     return narrowed
+
+
+def _require_narrower(name: str, asked: RequestSpec, narrowed: RequestSpec) -> None:
+    listed, single = ("root_required", "root_forbidden", "ignore_hosts"), ("availability_zone", "server_group")
+    lost = [field for field in listed if set(getattr(asked, field)) - set(getattr(narrowed, field))]
+    lost += [field for field in single if getattr(asked, field) not in (None, getattr(narrowed, field))]
+    lost += ["groups"] if asked.suffixed.keys() - narrowed.groups.keys() else []
+    _require(not lost, f"{name} drops {', '.join(lost)}, and so widens a request: {of_request(asked)}")
 
 
 def _require(holds: bool, sentence: str) -> None:

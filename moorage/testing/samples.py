@@ -5,17 +5,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from moorage import errors
 from moorage.ids import derived
-from moorage.model import RequestSpec, ServerGroup
+from moorage.model import UNSUFFIXED, Destination, RequestSpec, ResourceGroup, ServerGroup
 from moorage.model.moves import GroupPolicy
 from moorage.plugin import Host
+from moorage.plugin.hints import neighbours_named
 from moorage.testing.builders import host, inventory, request
 from moorage.testing.hosts import ListedHosts
 
 #: The most hosts of a sample. Arbitrary, and small, so that a failure is easy to read.
 _MOST_HOSTS = 4
+_HOSTS = [f"host{number}" for number in range(_MOST_HOSTS)]
 _POLICIES: Sequence[GroupPolicy] = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
 _GROUP = derived("moorage.testing", "group", 0)
+_CELLS = [derived("moorage.testing", "cell", number) for number in range(2)]
+_AGGREGATES = [derived("moorage.testing", "aggregate", number) for number in range(2)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class Words:
     #: Metadata of host aggregates.
     metadata: Mapping[str, Sequence[str]] = field(default_factory=dict)
     traits: Sequence[str] = ()
-    #: Further resource classes, beside ``VCPU``, ``MEMORY_MB`` and ``DISK_GB``.
+    #: Further resource classes of hosts and requests, beside ``VCPU``, ``MEMORY_MB`` and ``DISK_GB``.
     resource_classes: Sequence[str] = ()
     extra_specs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     hints: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -52,7 +57,7 @@ def samples(words: Words, count: int, seed: int = 0) -> Iterator[Sample]:
     for number in range(count):
         draw = _Draw(words, random.Random(f"{seed}/{number}"))
         asked = draw.request()
-        yield Sample(ListedHosts(draw.hosts()), asked)
+        yield Sample(ListedHosts(draw.hosts(asked)), asked)
 
 
 class _Draw:
@@ -60,9 +65,21 @@ class _Draw:
         self._words = words
         self._chance = chance
 
-    def hosts(self) -> list[Host]:
+    def hosts(self, asked: RequestSpec) -> list[Host]:
         members = [self._chance.choice([0, 0, 1, 2]) for _ in range(self._chance.randint(0, _MOST_HOSTS))]
-        return [self._host(number, here, sum(members) - here) for number, here in enumerate(members)]
+        try:
+            named = sorted(neighbours_named(asked))
+        except errors.InvalidRequest:
+            named = []
+        return [
+            self._host(
+                number,
+                group_members_here=here,
+                group_members_elsewhere=sum(members) - here,
+                neighbours=frozenset(self._part(named, 0.5)),
+            )
+            for number, here in enumerate(members)
+        ]
 
     def request(self) -> RequestSpec:
         chance, words = self._chance, self._words
@@ -70,6 +87,11 @@ class _Draw:
         if chance.random() < 0.3:
             policy = chance.choice(_POLICIES)
             group = ServerGroup(uuid=_GROUP, policy=policy, max_server_per_host=chance.randint(1, 2))
+        wanted = None
+        if chance.random() < 0.15:
+            wanted = Destination(host=chance.choice([None, *_HOSTS]), cell=chance.choice([None, *_CELLS]))
+        groups = {suffix: self._group() for suffix in self._part([UNSUFFIXED, "_A", "_B"], 0.25)}
+        root_required = self._part(words.traits, 0.2)
         return request(
             vcpus=chance.randint(1, 8),
             memory_mb=chance.choice([1, 512, 4096]),
@@ -80,35 +102,67 @@ class _Draw:
             project_id=chance.choice(list(words.projects)),
             availability_zone=chance.choice([None, *words.availability_zones]),
             server_group=group,
+            is_volume_backed=chance.random() < 0.3,
+            force_hosts=self._part(_HOSTS, 0.1),
+            ignore_hosts=self._part(_HOSTS, 0.15),
+            groups=groups,
+            group_policy=chance.choice(["none", "isolate"]) if len(groups) > 1 else None,
+            root_required=root_required,
+            root_forbidden=self._part([trait for trait in words.traits if trait not in root_required], 0.2),
+            requested_destination=wanted,
         )
 
-    def _host(self, number: int, members_here: int, members_elsewhere: int) -> Host:
+    def _group(self) -> ResourceGroup:
         chance, words = self._chance, self._words
-        traits = frozenset(trait for trait in words.traits if chance.random() < 0.5)
+        return ResourceGroup(
+            resources={chance.choice(list(words.resource_classes) or ["VCPU"]): chance.randint(1, 2)},
+            required=self._part(words.traits, 0.2),
+            member_of=tuple((uuid,) for uuid in self._part(_AGGREGATES, 0.1)),
+        )
+
+    def _host(self, number: int, **given: Any) -> Host:
+        chance, words = self._chance, self._words
+        traits, aggregates = self._part(words.traits, 0.5), self._part(_AGGREGATES, 0.5)
+        flat = chance.random() < 0.6
+        usual = host(number)
         return host(
             number,
-            cell_uuid=derived("moorage.testing", "cell", chance.randint(0, 1)),
             availability_zone=chance.choice(list(words.availability_zones)),
             up=chance.random() < 0.8,
             disabled=chance.random() < 0.2,
             forced_down=chance.random() < 0.1,
-            inventories=self._inventories(),
+            flat=flat,
+            # Its second provider, unless it is flat, has a number that no host has.
+            providers=frozenset([*usual.providers, *(() if flat else host(number + _MOST_HOSTS).providers)]),
+            inventories=self._inventories(1 if flat else 2),
             attributes=_nested(self._some(words.attributes)),
             metadata=self._metadata(),
-            traits=traits,
-            root_traits=frozenset(trait for trait in traits if chance.random() < 0.7),
-            group_members_here=members_here,
-            group_members_elsewhere=members_elsewhere,
+            traits=frozenset(traits),
+            root_traits=frozenset(traits if flat else self._part(traits, 0.7)),
+            aggregates=frozenset(aggregates),
+            root_aggregates=frozenset(aggregates if flat else self._part(aggregates, 0.7)),
             instances=chance.randint(0, 3),
             io_ops=chance.randint(0, 3),
             failed_builds=chance.choice([0.0, 0.5, 3.0]),
+            cell_uuid=chance.choice(_CELLS),
+            image_properties=self._servers_by_property(),
+            **given,
         )
 
-    def _inventories(self) -> dict[str, Any]:
+    def _servers_by_property(self) -> dict[str, int]:
+        known = [f"{name}={value}" for name, values in self._words.image_properties.items() for value in values]
+        return {name: self._chance.randint(1, 3) for name in self._part(known, 0.4)}
+
+    def _inventories(self, providers: int) -> dict[str, Any]:
         chance = self._chance
         classes = [name for name in ("VCPU", "MEMORY_MB", "DISK_GB") if chance.random() < 0.9]
         classes += [name for name in self._words.resource_classes if chance.random() < 0.6]
-        return {name: self._inventory(1024 if name == "MEMORY_MB" else 1) for name in classes}
+        return {
+            name: [
+                self._inventory(1024 if name == "MEMORY_MB" else 1) for _ in range(self._chance.randint(1, providers))
+            ]
+            for name in classes
+        }
 
     def _inventory(self, unit: int) -> Any:
         chance = self._chance
@@ -129,6 +183,9 @@ class _Draw:
             if count:
                 chosen[key] = frozenset(chance.sample(list(values), count))
         return chosen
+
+    def _part(self, values: Sequence[str], share: float) -> tuple[str, ...]:
+        return tuple(value for value in values if self._chance.random() < share)
 
     def _some(self, pools: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         chance = self._chance

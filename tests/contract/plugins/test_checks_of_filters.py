@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from oslo_config import cfg
 
+from moorage.ids import derived
 from moorage.model import AllocationRequest, RequestSpec
 from moorage.plugin import BoolArray, Filter, Host, HostView
+from moorage.plugin.hints import SAME_HOST, instances_named
 from moorage.testing import Words, check_filter, conformance
 
 
@@ -212,6 +214,67 @@ def test_each_defect_of_a_filter_is_named(kind: type[Filter], sentence: str, mon
     check_filter(Sound)
     with pytest.raises(AssertionError, match=sentence):
         check_filter(kind)
+
+
+class FlatMask(Sound):
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return host.flat and super().passes(host, request)
+
+    def mask(self, view: HostView, request: RequestSpec) -> BoolArray:
+        return np.equal(view.instances % 2, 0)
+
+
+class NeighbourlyMask(FlatMask):
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return host.instances % 2 == 0 and not host.has_neighbour(instances_named(request, SAME_HOST))
+
+
+class SingleProviderMask(FlatMask):
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return host.instances % 2 == 0 and len(host.inventories.get("VCPU", ())) < 2
+
+
+class PooledMask(FlatMask):
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        wanted = [uuids for group in request.groups.values() for uuids in group.member_of]
+        return host.instances % 2 == 0 and not any(host.in_aggregate(uuid) for uuids in wanted for uuid in uuids)
+
+
+class TwoSidedMask(FlatMask):
+    """Decides by one field of a request, and only host by host."""
+
+    field = ""
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return host.instances % 2 == 0 and not getattr(request, self.field)
+
+
+FIELDS = (
+    "groups",
+    "root_required",
+    "root_forbidden",
+    "ignore_hosts",
+    "force_hosts",
+    "requested_destination",
+    "is_volume_backed",
+)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        FlatMask,
+        NeighbourlyMask,
+        SingleProviderMask,
+        PooledMask,
+        *(type(f"Mask_{field}", (TwoSidedMask,), {"field": field}) for field in FIELDS),
+    ],
+)
+def test_samples_have_what_only_some_hosts_and_requests_have(kind: type[Filter]) -> None:
+    words = Words(hints={SAME_HOST: [derived("kit", "server")]}, traits=["CUSTOM_A", "CUSTOM_B"])
+    check_filter(Sound, words=words)
+    with pytest.raises(AssertionError, match="alone, and True in its mask"):
+        check_filter(kind, words=words)
 
 
 def test_a_finding_names_only_the_unusual_values_of_the_host_and_the_request() -> None:

@@ -73,7 +73,7 @@ class Narrowing(RequestFilter):
     """Requires a trait of the root."""
 
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
-        return structs.replace(request, root_required=("CUSTOM_A",))
+        return structs.replace(request, root_required=tuple(dict.fromkeys((*request.root_required, "CUSTOM_A"))))
 
 
 class Growing(Narrowing):
@@ -104,6 +104,39 @@ def test_each_defect_of_a_request_filter_is_named(kind: type[RequestFilter], sen
     check_request_filter(Narrowing)
     with pytest.raises(AssertionError, match=sentence):
         check_request_filter(kind)
+
+
+DROPPED: dict[str, Any] = {
+    "root_required": (),
+    "root_forbidden": (),
+    "ignore_hosts": (),
+    "availability_zone": None,
+    "server_group": None,
+    "groups": {},
+}
+
+
+@pytest.mark.parametrize("field", DROPPED)
+def test_a_request_filter_that_drops_a_condition_of_the_request_is_found(field: str) -> None:
+    class Dropping(Narrowing):
+        def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+            return structs.replace(super().narrow(request, cloud), **{field: DROPPED[field]})
+
+    with pytest.raises(AssertionError, match=f"Dropping drops {field}, and so widens a request"):
+        check_request_filter(Dropping, words=Words(traits=["CUSTOM_B", "CUSTOM_C"]))
+
+
+class CountingByImage(Weighing):
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        return float(host.instances + host.servers_with("os", "linux"))
+
+    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
+        return view.instances.astype(np.float64)
+
+
+def test_scores_without_the_servers_by_image_are_found() -> None:
+    with pytest.raises(AssertionError, match=r"alone, and .* among all"):
+        check_weigher(CountingByImage, words=Words(image_properties={"os": ["linux"]}))
 
 
 class KeepingAggregates(Narrowing):
