@@ -180,24 +180,22 @@ def answers_of(plugin: Filter, view: HostView, request: RequestSpec) -> list[boo
                 f"{name} does not say why it refuses {of_host(host)}, but {why!r}",
             )
     answers = [bool(answer) for answer in alone]
-    of_candidates = [_of_candidates(plugin, host, request) for host in hosts]
-    _require(
-        _concerned(plugin, request) or all(answers + [each for some in of_candidates for each in some]),
-        f"{name} is not concerned, and refuses hosts: {of_request(request)}",
-    )
+    concerned = _concerned(plugin, request)
+    _require(concerned or all(answers), f"{name} is not concerned, and refuses hosts: {of_request(request)}")
+    # A scheduler never calls a filter that is not concerned with a candidate.
+    if concerned and type(plugin).passes_candidate is not Filter.passes_candidate:
+        for host in hosts:
+            _check_candidates(plugin, host, request)
     return answers
 
 
-def _of_candidates(plugin: Filter, host: Host, request: RequestSpec) -> list[bool]:
-    """Return a filter's decision on an allocation candidate of each provider of a host, if it decides on any.
+def _check_candidates(plugin: Filter, host: Host, request: RequestSpec) -> None:
+    """Check a filter's decision on an allocation candidate of each provider of a host.
 
     :raises AssertionError: the decision is not a boolean, or differs at a second call; or the filter has changed the
         candidate.
     """
     name = type(plugin).__name__
-    if type(plugin).passes_candidate is Filter.passes_candidate:
-        return []
-    answers = []
     for uuid in sorted(host.providers):
         amounts = {uuid: request.resource_request.totals()}
         shown = candidate(amounts)
@@ -212,8 +210,6 @@ def _of_candidates(plugin: Filter, host: Host, request: RequestSpec) -> list[boo
         )
         _require(answer == again, f"{name} says {answer} of a candidate of {host.service_host}, and then {again}")
         _require(shown == candidate(amounts), f"{name} has changed a candidate of {host.service_host}: {amounts}")
-        answers.append(bool(answer))
-    return answers
 
 
 def scores_of(plugin: Weigher, view: HostView, request: RequestSpec, *, finite: bool = True) -> list[float] | None:

@@ -169,17 +169,12 @@ class Alternating(Sound):
         return self.last
 
 
-class UnconcernedByCandidates(Filter):
-    reason = "has no candidate that is liked"
+class VagueOfGpus(VagueOfCandidates):
+    def concerns(self, request: RequestSpec) -> bool:
+        return "VGPU" in request.resource_request.totals()
 
     def passes(self, host: Host, request: RequestSpec) -> bool:
         return True
-
-    def concerns(self, request: RequestSpec) -> bool:
-        return False
-
-    def passes_candidate(self, host: Host, candidate: AllocationRequest, request: RequestSpec) -> bool:
-        return False
 
 
 @pytest.mark.parametrize(
@@ -188,7 +183,6 @@ class UnconcernedByCandidates(Filter):
         (VagueOfCandidates, "'yes' of a candidate of host., which is neither true nor false"),
         (WritingCandidates, "has changed a candidate of host."),
         (Alternating, "says True of a candidate of host., and then False"),
-        (UnconcernedByCandidates, "is not concerned, and refuses hosts"),
         (AnotherMask, "AnotherMask says True of host0 alone, and False in its mask"),
         (Integers, "mask is no array of . booleans"),
         (Unconcerned, "is not concerned, and refuses hosts"),
@@ -214,6 +208,12 @@ def test_each_defect_of_a_filter_is_named(kind: type[Filter], sentence: str, mon
     check_filter(Sound)
     with pytest.raises(AssertionError, match=sentence):
         check_filter(kind)
+
+
+def test_a_filter_of_candidates_is_asked_only_about_requests_that_concern_it() -> None:
+    check_filter(VagueOfGpus, decides=False)
+    with pytest.raises(AssertionError, match="'yes' of a candidate"):
+        check_filter(VagueOfGpus, words=Words(resource_classes=["VGPU"]), decides=False)
 
 
 class FlatMask(Sound):

@@ -12,7 +12,7 @@ from support.scheduler.plugin_strategies import INSTANCES, snapshots
 
 from filters.io_ops import IoOpsFilter
 from filters.requests.extra_specs import ExtraSpecsRequestFilter
-from moorage.plugin import HostView
+from moorage.plugin import Filter, HostView
 from moorage.testing import (
     ListedHosts,
     Words,
@@ -85,9 +85,13 @@ def test_correct_plugins_pass_the_checks() -> None:
     check_request_filter(ExtraSpecsRequestFilter, words=words)
 
 
-def test_the_plugins_and_tests_of_the_guide_pass_as_they_are_written() -> None:
+def blocks_of_the_guide() -> list[str]:
     guide = (Path(__file__).parents[3] / "docs" / "writing-a-plugin.md").read_text()
-    blocks = [textwrap.dedent(block) for block in re.findall(r"(?:(?:^ {4}.*)?\n)+", guide, re.MULTILINE)]
+    return [textwrap.dedent(block) for block in re.findall(r"(?:(?:^ {4}.*)?\n)+", guide, re.MULTILINE)]
+
+
+def test_the_plugins_and_tests_of_the_guide_pass_as_they_are_written() -> None:
+    blocks = blocks_of_the_guide()
     plugins = [block for block in blocks if re.match(r"from moorage.plugin import (Filter|Weigher)\n", block.lstrip())]
     [tests] = [block for block in blocks if "def test_the_filter_is_sound" in block]
     names: dict[str, Any] = {}
@@ -98,6 +102,15 @@ def test_the_plugins_and_tests_of_the_guide_pass_as_they_are_written() -> None:
     assert (len(plugins), len(checks)) == (2, 3)
     for check in checks:
         names[check]()
+
+
+def test_the_guides_filter_of_candidates_passes_the_checks_with_failing_gpus() -> None:
+    [block] = [block for block in blocks_of_the_guide() if "class HealthyGpuFilter" in block]
+    names: dict[str, Any] = {"Filter": Filter}
+    exec(block, names)
+    failing = [[uuid] for uuid in sorted(host(0).providers)]
+    words = Words(attributes={"failing_gpus": failing}, resource_classes=["VGPU"])
+    check_filter(names["HealthyGpuFilter"], words=words, decides=False)
 
 
 def test_hosts_and_requests_can_be_built_with_only_the_values_of_a_test() -> None:
