@@ -280,7 +280,9 @@ def _whole(kind: type[P], settings: Mapping[str, Any] | None) -> Iterator[tuple[
     given = settings_of(kind, **settings or {})
     for option in kind.options:
         _require(bool(option.help), f"the option {option.name} of {kind.__name__} has no help")
-    for key in getattr(kind, "numeric_metadata", ()):
+    keys = getattr(kind, "numeric_metadata", ())
+    _require(not isinstance(keys, str), f"{kind.__name__} has the text {keys!r} instead of a list as numeric_metadata")
+    for key in keys:
         _require(isinstance(key, str), f"{kind.__name__} names {key!r} as a key of metadata, which is no text")
     before = copy.deepcopy(given)
     on_classes = _kept_on_classes(kind)

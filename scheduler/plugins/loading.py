@@ -190,6 +190,9 @@ def _classes(kind: _PluginKind, names: Collection[str], seconds: float) -> dict[
         found = classes[name] = _within(seconds, plugin, source, partial(_import, kind.namespace, name, plugin))
         if not (isinstance(found, type) and issubclass(found, kind.base)):
             raise errors.ConfigurationError(reason=f"the {plugin} is no {kind.base.__name__}, but {found!r}")
+        # A missing comma makes a tuple of one key a text, and each of its letters a key.
+        if isinstance(getattr(found, "numeric_metadata", ()), str):
+            raise errors.ConfigurationError(reason=f"the {plugin} has a text instead of a list as numeric_metadata")
     return classes
 
 

@@ -51,9 +51,14 @@ class Unmultiplied(Weighing):
     default_multiplier = math.inf
 
 
+class WithoutComma(Weighing):
+    numeric_metadata = "rack_celsius"
+
+
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [
+        (WithoutComma, "has the text 'rack_celsius' instead of a list as numeric_metadata"),
         (OtherScores, "3.0 alone, and 2.0 among all"),
         (WholeNumbers, "scores are no array of . floats"),
         (NotANumber, "the weight nan, which cannot be compared"),

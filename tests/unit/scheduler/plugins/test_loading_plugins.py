@@ -8,7 +8,7 @@ from support.scheduler.installed_packages import Install
 
 from moorage import errors
 from moorage.config import options
-from scheduler.plugins.loading import load_filters, load_request_filters, load_weighers
+from scheduler.plugins.loading import load_filters, load_request_filters, load_weighers, numeric_metadata
 
 _MODULE = """
 from moorage.plugin import Filter, RequestFilter, Weigher
@@ -27,6 +27,9 @@ class Dividing(Weigher):
 
     def weigh(self, host, request):
         return 0.0
+
+class WithoutComma(Sound):
+    numeric_metadata = ("rack_celsius")
 
 class Choosy(RequestFilter):
     def __init__(self, settings):
@@ -52,6 +55,15 @@ def test_a_plugin_whose_constructor_raises_is_refused_by_name(install: Install) 
         load_weighers(options.new(), ["dividing"])
     with pytest.raises(errors.ConfigurationError, match="the request filter choosy: racks are out"):
         load_request_filters(options.new(), ["choosy"])
+
+
+def test_a_plugin_with_a_text_instead_of_a_list_of_metadata_keys_is_refused(install: Install) -> None:
+    name = "moorage_commas"
+    install(name, _MODULE, filters={"rack": f"{name}:WithoutComma"})
+    with pytest.raises(errors.ConfigurationError, match="the filter rack has a text instead of a list"):
+        load_filters(options.new(), ["rack"])
+    # The keys of a plug-in that is not enabled are left out.
+    assert numeric_metadata().isdisjoint("rack_celsius")
 
 
 @pytest.mark.parametrize(
