@@ -115,6 +115,7 @@ class RequestSpec(GroupConditions, frozen=True, kw_only=True):
     is_volume_backed: bool = False
     availability_zone: Name | None = None
     ignore_hosts: HostNames = ()
+    #: No other hosts and nodes than these; unlike in Nova, all filters apply to them too.
     force_hosts: HostNames = ()
     force_nodes: HostNames = ()
     requested_destination: Destination | None = None
