@@ -19,7 +19,7 @@ from oslo_config import cfg
 
 from moorage import errors, ids
 from moorage.cli import help as helps
-from moorage.cli import progress
+from moorage.cli import progress, sorting
 from moorage.cli.clients import CheckedClient, Clients
 from moorage.config import calls, options
 
@@ -254,6 +254,12 @@ class ListCommand(Configured, Lister):
         ),
     )
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser, whose help shows one way to sort."""
+        parser = super().get_parser(prog_name)
+        sorting.hide_options_of_cliff(parser)
+        return parser
+
     def part(self, parsed_args: argparse.Namespace, number_of: Callable[[str], int]) -> tuple[int | None, int | None]:
         """Return after which number to read a list that is in the order of numbers, and how many rows; None means all.
 
@@ -277,7 +283,7 @@ class ListCommand(Configured, Lister):
         """
         rows = list(data)
         for column in reversed(parsed_args.sorted_by):
-            rows = _sorted(rows, column_names, column)
+            rows = sorting.by_column(rows, column_names, column, _in_order)
         if parsed_args.marker is not None:
             keys = [str(_machine(row[0])) for row in rows]
             if parsed_args.marker not in keys:
@@ -291,6 +297,7 @@ class ListCommand(Configured, Lister):
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command once, or until Ctrl-C; while a part of the cloud is unavailable, show that instead."""
+        sorting.replace_options_of_cliff(parsed_args)
         if parsed_args.watch is None:
             return int(super().run(parsed_args))
         out = self.app.stdout
@@ -308,23 +315,6 @@ class ListCommand(Configured, Lister):
 
 def _not_listed(marker: str) -> errors.InvalidRequest:
     return errors.InvalidRequest(path="--marker", reason=f"{marker} is not in the list")
-
-
-def _sorted(rows: list[Any], column_names: Sequence[str], given: str) -> list[Any]:
-    """Return rows in the order of a column, or of `COLUMN:desc`; rows without a value come last.
-
-    :raises InvalidRequest: there is no such column.
-    """
-    name, _, direction = given.partition(":")
-    if name not in column_names or direction not in ("", "asc", "desc"):
-        raise errors.InvalidRequest(path="--sort", reason=f"{given} is not one of {', '.join(column_names)}")
-    values = [_in_order(row[list(column_names).index(name)]) for row in rows]
-    known = [(value, row) for value, row in zip(values, rows, strict=True) if value not in (None, "")]
-    try:
-        known.sort(key=lambda pair: pair[0], reverse=direction == "desc")
-    except TypeError:  # objects, and values of several types, can only be sorted as text
-        known.sort(key=lambda pair: str(pair[0]), reverse=direction == "desc")
-    return [row for _, row in known] + [row for value, row in zip(values, rows, strict=True) if value in (None, "")]
 
 
 def _in_order(value: Any) -> Any:

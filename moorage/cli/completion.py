@@ -134,4 +134,5 @@ class Complete(Command):
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:
-    return [option for action in parser._actions for option in action.option_strings if option.startswith("--")]  # noqa: SLF001
+    shown = (action for action in parser._actions if action.help != argparse.SUPPRESS)  # noqa: SLF001
+    return [option for action in shown for option in action.option_strings if option.startswith("--")]

@@ -22,6 +22,7 @@ def test_the_words_include_every_command_and_its_options() -> None:
         assert "--help" in WORDS[f"moorage {name}"]
     assert {"--config-file", "instance"} <= set(WORDS["moorage"])
     assert {"--watch", "--limit", "--sort", "--name"} <= set(WORDS["moorage instance list"])
+    assert "--sort-column" not in WORDS["moorage instance list"]
 
 
 def completed(tmp_path: Path, line: str) -> list[str]:

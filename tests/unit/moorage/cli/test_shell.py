@@ -204,6 +204,18 @@ def test_a_list_is_sorted_with_missing_values_last(capsys: pytest.CaptureFixture
             names("--sort", wrong)
 
 
+def test_the_sort_options_of_cliff_are_those_of_the_list(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [("one", 1, ShownUse(2, 16)), ("two", 2, ShownUse(1, 16)), ("three", 3, ShownUse(10, 16))]
+    monkeypatch.setattr(Listed, "rows", rows)
+    in_order = ("--limit", "2", "--sort-column", "age", "--sort-descending")
+    assert printed(capsys, "-f", "value", "-c", "age", *in_order) == "10/16\n2/16\n"
+    with pytest.raises(InvalidRequest, match="size:asc is not one of name, number, age"):
+        printed(capsys, "--sort-column", "size")
+    assert "--sort-" not in Listed(Shell(), None, "listed").get_parser("moorage listed").format_help()
+
+
 def test_a_usage_is_text_in_formats_without_objects(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
