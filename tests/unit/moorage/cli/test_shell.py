@@ -5,9 +5,11 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import entry_points
@@ -41,6 +43,17 @@ with contextlib.suppress(SystemExit):
 assert cliff.command._dists_by_mods is None
 """
 
+#: Runs an entry point that is interrupted while it imports cliff.
+_INTERRUPTED = """
+import os, pkgutil, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "cliff.app":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+pkgutil.resolve_name({entry_point!r})()
+"""
+
 
 def loaded(*words: str) -> set[str]:
     ran = subprocess.run(
@@ -61,6 +74,13 @@ def test_a_command_does_not_import_the_services_of_others(words: tuple[str, ...]
 
 def test_a_command_does_not_scan_all_installed_files() -> None:
     subprocess.run([sys.executable, "-c", _LOOKED], capture_output=True, check=True)
+
+
+def test_ctrl_c_during_the_imports_of_a_command_prints_nothing() -> None:
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())
+    program = _INTERRUPTED.format(entry_point=project["project"]["scripts"]["moorage"])
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")
 
 
 class SomeCommand(Configured):
