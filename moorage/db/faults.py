@@ -39,7 +39,12 @@ _REMEDIES: Mapping[int, str] = {
     # A statement-based binary log does not allow writes at READ COMMITTED.
     1665: "set its binlog_format to MIXED or ROW",
 }
-_REFUSED = _mysql(*_REMEDIES)
+#: What to change when an SQLite file cannot be used, by the primary code.
+_FILE_REMEDIES: Mapping[int, str] = {
+    sqlite3.SQLITE_NOTADB: "check the path of the file in the URL",
+    sqlite3.SQLITE_CORRUPT: "restore the file from a backup",
+}
+_REFUSED = _mysql(*_REMEDIES) | _sqlite(*_FILE_REMEDIES)
 #: It depends on the database and not on the connection to it.
 _NO_TABLE = _mysql(1146)
 #: A statement has taken too long: MariaDB's code, and MySQL's.
@@ -114,7 +119,10 @@ def is_unreachable(fault: BaseException) -> bool:
 
 
 def is_refused(fault: BaseException) -> bool:
-    """Return whether the server refuses this user, this database, a table or all writes; a retry would not help."""
+    """Return whether a retry would not help.
+
+    The server refuses this user, this database, a table or all writes; or an SQLite file is no database, or is damaged.
+    """
     return _code(fault) in _REFUSED
 
 
@@ -128,8 +136,8 @@ def is_of_connection(fault: BaseException) -> bool:
 
 def remedy(fault: exc.DBAPIError) -> str:
     """Return what to change when the server refuses to serve."""
-    _, code = _code(fault) or ("", 0)
-    return _REMEDIES[code]
+    kind, code = _code(fault) or ("", 0)
+    return (_FILE_REMEDIES if kind == "sqlite" else _REMEDIES)[code]
 
 
 def plain_reason(fault: exc.DBAPIError) -> str:

@@ -1,8 +1,11 @@
 """Test that errors name unusable parameters of a database's URL, and never show the password."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from moorage import errors
 from moorage.db.database import Database
@@ -47,3 +50,20 @@ def test_a_parameter_that_the_driver_refuses_is_a_configuration_error(parameter:
 
 def test_parameters_that_the_driver_supports_are_accepted() -> None:
     Database(f"{URL}charset=utf8mb4&unix_socket=/run/mysqld.sock&ssl_ca=/ca.pem&connect_timeout=3", "main").close()
+
+
+def test_a_file_that_is_no_database_or_is_damaged_is_refused(tmp_path: Path) -> None:
+    junk, damaged = tmp_path / "junk", tmp_path / "damaged"
+    junk.write_text("no database\n" * 1000)
+    with closing(sqlite3.connect(damaged)) as connection:
+        connection.execute("CREATE TABLE one (n INT)")
+    content = damaged.read_bytes()
+    # The header of the file ends here, and its first page begins.
+    damaged.write_bytes(content[:100] + b"\xff" * (len(content) - 100))
+
+    for file, reason in ((junk, "check the path of the file in the URL"), (damaged, "restore the file from a backup")):
+        with (
+            closing(Database(f"sqlite:///{file}", "main")) as database,
+            pytest.raises(errors.StoreRefused, match=rf"{file}.*\); {reason}\."),
+        ):
+            database.read(lambda connection: connection.execute(text("SELECT * FROM one")))
