@@ -23,6 +23,9 @@ from moorage.cli import completion
 from moorage.cli import help as helps
 from moorage.config import options
 
+#: The loggers whose warnings a command does not print, because it also raises the error. Services do.
+_REPEATING = frozenset({"moorage.db.database"})
+
 
 @functools.cache
 def _entry_points(namespace: str) -> Sequence[metadata.EntryPoint]:
@@ -88,10 +91,12 @@ class Shell(App):
         return parser
 
     def configure_logging(self) -> None:
-        """Log to the terminal; log the AMQP library's warnings about a lost broker only with -v."""
+        """Log to the terminal; log warnings that repeat a command's error only with -v."""
         super().configure_logging()
         if self.options.verbose_level == self.DEFAULT_VERBOSE_LEVEL:
             logging.getLogger("amqp").setLevel(logging.ERROR)
+            terminal = logging.getLogger().handlers[-1]
+            terminal.addFilter(lambda record: record.name not in _REPEATING or record.levelno > logging.WARNING)
 
     def initialize_app(self, argv: list[str]) -> None:
         """Arm the failpoints of the environment, if any.

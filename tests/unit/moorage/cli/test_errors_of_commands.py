@@ -1,0 +1,24 @@
+"""Test what commands print on standard error when they fail."""
+
+from pathlib import Path
+
+import pytest
+from support.processes.command import moorage
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    """A configuration whose database and broker are absent: no server listens on these ports."""
+    file = tmp_path / "moorage.conf"
+    file.write_text(
+        "[DEFAULT]\ntransport_url = rabbit://127.0.0.1:1\n"
+        "[database]\nconnection = mysql+pymysql://service:secret@127.0.0.1:1/moorage\n"
+    )
+    return file
+
+
+def test_the_error_of_an_absent_database_is_printed_once(config_file: Path) -> None:
+    failed = moorage("--config-file", str(config_file), "db", "upgrade")
+    assert failed.returncode == 1
+    [line] = failed.stderr.splitlines()
+    assert line.startswith("The database of main cannot be reached: Can't connect to MySQL server")
