@@ -24,7 +24,7 @@ from moorage.cli import help as helps
 from moorage.config import options
 
 #: The loggers whose warnings a command does not print, because it also raises the error. Services do.
-_REPEATING = frozenset({"moorage.db.database"})
+_REPEATING = frozenset({"moorage.db.database", "stevedore.named"})
 
 
 @functools.cache

@@ -22,3 +22,12 @@ def test_the_error_of_an_absent_database_is_printed_once(config_file: Path) -> N
     assert failed.returncode == 1
     [line] = failed.stderr.splitlines()
     assert line.startswith("The database of main cannot be reached: Can't connect to MySQL server")
+
+
+def test_the_error_of_an_unknown_transport_is_printed_once(tmp_path: Path) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text("[DEFAULT]\ntransport_url = foo://x\n")
+    failed = moorage("--config-file", str(file), "host", "list")
+    assert failed.returncode == 1
+    [line] = failed.stderr.splitlines()
+    assert line.startswith("The configuration is wrong: transport_url foo://x: ")
