@@ -131,6 +131,7 @@ class Configured(Command):
         """Return the parser, without abbreviated options: a new option must not change what an old script does."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.allow_abbrev = False
+        parser.formatter_class = helps.FilledParagraphs
         helps.in_one_line(parser)
         # Add the arguments of the bases first: common options come before a command's own.
         for kind in reversed(type(self).__mro__):

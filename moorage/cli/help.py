@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from cliff._argparse import SmartHelpFormatter
 from cliff.help import HelpCommand
 
 if TYPE_CHECKING:
@@ -54,6 +55,14 @@ class GroupedHelp(HelpCommand):
             return int(super().take_action(parsed_args))
         print_commands(cast("Shell", self.app))
         return 0
+
+
+class FilledParagraphs(SmartHelpFormatter):
+    """Fills each paragraph of a description by itself; argparse would join them."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(fill(paragraph, width, indent) for paragraph in text.split("\n\n"))
 
 
 def print_commands(app: "Shell") -> None:

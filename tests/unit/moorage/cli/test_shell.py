@@ -110,6 +110,11 @@ def test_all_commands_are_listed_in_groups(capsys: pytest.CaptureFixture[str]) -
         assert re.search(r"^  instance list +List instances in the order of their requests$", printed, re.MULTILINE)
 
 
+def test_the_help_of_a_command_keeps_its_paragraphs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "instance", "attach-resource"]) == 0
+    assert re.search(r"\n\nExample: moorage [^\n]+\n[^\n]+ CUSTOM_PHYSNET_BLUE\n\nIf the", capsys.readouterr().out)
+
+
 def test_an_unknown_command_is_refused_in_one_line_with_a_suggestion(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
