@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +22,7 @@ from moorage import failpoints
 from moorage.cli import completion
 from moorage.cli import help as helps
 from moorage.config import options
+from moorage.errors import MoorageError
 
 #: The loggers whose warnings a command does not print, because it also raises the error. Services do.
 _REPEATING = frozenset({"moorage.db.database", "stevedore.named"})
@@ -57,10 +58,20 @@ class WholeNames(CommandManager):
         raise ValueError(f"Unknown command {argv!r}")
 
 
+class _WithCodes(logging.LoggerAdapter[logging.Logger]):
+    """Logs errors with their codes, by which the documentation lists them."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Return the message, with the code if it is an error of Moorage."""
+        return f"{msg} ({msg.code})" if isinstance(msg, MoorageError) else msg, kwargs
+
+
 class Shell(App):
     """The program: parses the options before the sub-command, and closes what the sub-command has opened."""
 
     NAME = "moorage"
+    # cliff logs here the error that ends a command or a service.
+    LOG = _WithCodes(App.LOG)  # type: ignore[assignment]
     # Log warnings and errors, and more with each -v. For a daemon's log the configuration applies instead.
     DEFAULT_VERBOSE_LEVEL = 0
 

@@ -20,7 +20,8 @@ def test_private_servers_without_their_extra_are_refused_with_the_name_of_the_ex
     assert main([*command.split(), "--servers"]) == 1
 
     printed = capsys.readouterr()
+    reason = "--servers needs pifpaf, which is not installed: pip install 'moorage[servers]'"
     assert (printed.out, printed.err.strip().splitlines()) == (
         "",
-        ["The configuration is wrong: --servers needs pifpaf, which is not installed: pip install 'moorage[servers]'."],
+        [f"The configuration is wrong: {reason}. (moorage.configuration)"],
     )

@@ -1,6 +1,7 @@
 """An operator of resource providers, who types commands and reads the output: over a bus, or directly on a database."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,13 @@ class Operator:
         return self._capsys.readouterr().out
 
     def is_refused(self, command: str, *more: str) -> str:
-        """Type a command that is refused, and return the sentence with the reason."""
+        """Type a command that is refused, and return the sentence with the reason, without the code after it."""
         assert self._type(command, *more) != 0
         said = self._capsys.readouterr()
         assert said.out == ""
         lines = [line for line in said.err.splitlines() if line and not line.startswith(("usage:", " "))]
         # After a wrong argument, the output refers to the help of the command.
-        return lines[-1].partition("; see `moorage ")[0]
+        return re.sub(r" \(moorage\.[a-z_.]+\)$", "", lines[-1].partition("; see `moorage ")[0])
 
     def _type(self, command: str, *more: str) -> int:
         try:

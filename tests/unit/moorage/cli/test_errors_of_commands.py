@@ -31,3 +31,13 @@ def test_the_error_of_an_unknown_transport_is_printed_once(tmp_path: Path) -> No
     assert failed.returncode == 1
     [line] = failed.stderr.splitlines()
     assert line.startswith("The configuration is wrong: transport_url foo://x: ")
+
+
+@pytest.mark.parametrize("words", ["host list", "scheduler --name one"])
+def test_the_last_error_of_a_command_or_service_ends_with_its_code(tmp_path: Path, words: str) -> None:
+    empty = tmp_path / "moorage.conf"
+    empty.touch()
+    failed = moorage("--config-file", str(empty), *words.split())
+    assert failed.returncode == 1
+    # A service that has set up its log writes the sentence there.
+    assert (failed.stdout + failed.stderr).endswith(". (moorage.configuration)\n")
