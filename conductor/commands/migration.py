@@ -9,7 +9,7 @@ from cliff.show import ShowOne
 from conductor.commands.timeline import attempt_in_words, explained, moment
 from moorage import errors
 from moorage.cli import lists
-from moorage.cli.command import Configured, ListCommand, argument, shown
+from moorage.cli.command import Configured, ListCommand, argument, canonical_uuid, shown
 from moorage.cli.names import instance_uuid
 from moorage.messages import ListClaims, ListMigrations, ShowMigration
 from moorage.model import Migration
@@ -39,7 +39,7 @@ class MigrationList(ListCommand):
 class MigrationShow(Configured, ShowOne):
     """Show a migration: its progress, what it waits for, its attempts and its allocations."""
 
-    arguments = (argument("uuid", help="Migration (uuid)"),)
+    arguments = (argument("uuid", type=canonical_uuid, help="Migration (uuid)"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Query the super conductor."""

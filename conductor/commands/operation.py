@@ -7,7 +7,7 @@ from typing import Any
 from cliff.show import ShowOne
 
 from moorage.cli import lists
-from moorage.cli.command import Configured, ListCommand, ShownAge, argument, shown
+from moorage.cli.command import Configured, ListCommand, ShownAge, argument, canonical_uuid, shown
 from moorage.cli.names import instance_uuid
 from moorage.messages import ListOperations, ShowOperation
 from moorage.model.inspection import OperationSummary
@@ -39,7 +39,7 @@ class OperationList(ListCommand):
 class OperationShow(Configured, ShowOne):
     """Show an operation: its next step, its owner with the lease, and the result of the last try."""
 
-    arguments = (argument("uuid", help="Operation (uuid)"),)
+    arguments = (argument("uuid", type=canonical_uuid, help="Operation (uuid)"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Query the super conductor."""

@@ -5,7 +5,7 @@ import getpass
 import os
 
 from moorage.cli import group_options
-from moorage.cli.command import Argument, argument
+from moorage.cli.command import Argument, argument, canonical_uuid
 from moorage.model import Flavor, Image, RequestSpec
 
 
@@ -25,7 +25,12 @@ def add_options(parser: argparse.ArgumentParser, *, size_required: bool) -> None
     pairs("--image-property", "Property of the image")(parser)
     pairs("--hint", "Scheduler hint")(parser)
     add("--availability-zone", metavar="NAME", help="Availability zone (default: any)")
-    add("--server-group", metavar="UUID", help="Server group of the instances; see `moorage server-group create`")
+    add(
+        "--server-group",
+        type=canonical_uuid,
+        metavar="UUID",
+        help="Server group of the instances; see `moorage server-group create`",
+    )
     add("--project", default="default", metavar="NAME", help="Project of the instances (default: default)")
     add(
         "--user",

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from support.processes.command import moorage
 
+from moorage.cli.shell import main
+
 
 @pytest.fixture
 def config_file(tmp_path: Path) -> Path:
@@ -41,3 +43,20 @@ def test_the_last_error_of_a_command_or_service_ends_with_its_code(tmp_path: Pat
     assert failed.returncode == 1
     # A service that has set up its log writes the sentence there.
     assert (failed.stdout + failed.stderr).endswith(". (moorage.configuration)\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "argument"),
+    [
+        ("migration show nope", "uuid"),
+        ("operation show nope", "uuid"),
+        ("instance build --vcpus 1 --memory-mb 1 --name a --server-group nope", "--server-group"),
+    ],
+)
+def test_an_argument_that_is_no_uuid_is_refused_with_its_name(
+    capsys: pytest.CaptureFixture[str], words: str, argument: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    assert f"argument {argument}: 'nope' is not a uuid" in capsys.readouterr().err
