@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from cliff.command import Command
 
+from moorage.cli import help as helps
+
 if TYPE_CHECKING:
     from moorage.cli.shell import Shell
 
@@ -114,6 +116,7 @@ class Complete(Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        helps.in_one_line(parser)
         parser.add_argument(
             "--shell",
             choices=("bash", "zsh", "fish"),

@@ -34,6 +34,7 @@ class GroupedHelp(HelpCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        in_one_line(parser)
         parser.add_argument(
             "--man", metavar="DIRECTORY", type=Path, help="Write a manual page for each command to this directory"
         )
@@ -51,10 +52,16 @@ class GroupedHelp(HelpCommand):
             written = manual.write(cast("Shell", self.app), parsed_args.man)
             self.app.stdout.write(f"{len(written)} pages in {parsed_args.man}\n")
             return 0
-        if parsed_args.cmd:
-            return int(super().take_action(parsed_args))
-        print_commands(cast("Shell", self.app))
-        return 0
+        app = cast("Shell", self.app)
+        if not parsed_args.cmd:
+            print_commands(app)
+            return 0
+        names = [name for name, _ in app.command_manager]
+        # cliff lists the commands that begin with the first word, and prints a Python list if there are none.
+        if not any(name.startswith(parsed_args.cmd[0]) for name in names):
+            sys.stderr.write(f"moorage: {unknown_command(names, parsed_args.cmd)}\n")
+            return 2
+        return int(super().take_action(parsed_args))
 
 
 class FilledParagraphs(SmartHelpFormatter):

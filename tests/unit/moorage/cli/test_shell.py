@@ -119,7 +119,7 @@ def test_an_unknown_command_is_refused_in_one_line_with_a_suggestion(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     output = {}
-    for words in ("instance lst", "instnce list --project p", "agregate list", "server-group", "zzz"):
+    for words in ("instance lst", "instnce list --project p", "agregate list", "server-group", "zzz", "help zzz"):
         assert main(words.split()) == 2
         output[words] = capsys.readouterr().err
 
@@ -130,6 +130,7 @@ def test_an_unknown_command_is_refused_in_one_line_with_a_suggestion(
     assert "`moorage aggregate list`" in output["agregate list"]
     assert output["server-group"] == "moorage: 'server-group' needs a further word: create, delete, list, show\n"
     assert output["zzz"] == "moorage: there is no command 'zzz'; `moorage help` lists them\n"
+    assert output["help zzz"] == output["zzz"]
 
 
 #: Invalid numbers of seconds to wait.
@@ -138,7 +139,10 @@ INVALID_SECONDS = ("0", "nan", "inf", "1e300")
 
 def test_wrong_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     output = {}
-    commands = ("instance list --projct p", "instance list --limit 0", "instance show", "--confg-file x status")
+    commands = (
+        *("instance list --projct p", "instance list --limit 0", "instance show", "--confg-file x status"),
+        *("complete --shell nope", "help --mn x"),
+    )
     for words in (*commands, *(f"status --timeout {seconds}" for seconds in INVALID_SECONDS)):
         with pytest.raises(SystemExit) as ended:
             main(words.split())
