@@ -226,8 +226,13 @@ class SchedulerService(ComposedService):
         reports = HostReportEndpoint(StoredRequests(of_reports, schema.requests))
         bus = Bus(conf)
         opened.callback(bus.close)
+        server = bus.server("scheduler", self._name, endpoints, threads=conf.rpc.threads)
+        # Check the name before the hosts are read: they are many, and a supervisor repeats a refused start.
+        if bus.servers_of("scheduler", self._name):
+            server.refuse_second()
+        self._read_hosts(environment)
         servers: list[BusServer | PlacementRole] = [
-            bus.server("scheduler", self._name, endpoints, threads=conf.rpc.threads),
+            server,
             bus.server(REPORTS_TOPIC, self._name, [reports], threads=_REPORT_THREADS),
         ]
         kinds = ["scheduler"]
@@ -250,7 +255,7 @@ class SchedulerService(ComposedService):
         self._checks, self._samplers = observation.checks(), observation.samplers()
 
     def _environment(self, opened: ExitStack, policy: SchedulingPolicy) -> DecisionEnvironment:
-        """Open the main database and read all hosts: the view must be complete before the first decision."""
+        """Open the main database; the view has no hosts yet."""
         conf = self._conf
         database = Database.configured(conf)
         opened.callback(database.close)
@@ -258,9 +263,6 @@ class SchedulerService(ComposedService):
         names = ResourceClassNames(database)
         host_cache = HostCache()
         follower = Follower(database, names, host_cache)
-        LOG.info("Reading all hosts")
-        until_available(lambda: follower.compare(follower.now()), "the main database")
-        LOG.info("Knows %s hosts", len(host_cache.snapshot()))
         return DecisionEnvironment(
             database,
             names,
@@ -271,6 +273,13 @@ class SchedulerService(ComposedService):
             max_age=conf.scheduler.view_max_age,
             max_tries=conf.scheduler.max_claim_tries,
         )
+
+    def _read_hosts(self, environment: DecisionEnvironment) -> None:
+        """Read all hosts: the view must be complete before the first decision."""
+        follower = environment.follower
+        LOG.info("Reading all hosts")
+        until_available(lambda: follower.compare(follower.now()), "the main database")
+        LOG.info("Knows %s hosts", len(environment.host_cache.snapshot()))
 
     def _periodics(self, database: Database, follower: Follower, bus: Bus) -> list[Periodic]:
         settings = self._conf.scheduler

@@ -74,7 +74,7 @@ class BusServer:
         with self._lock:
             if self._running:
                 return
-            is_beside_silent = self._refuse_second()
+            is_beside_silent = self.refuse_second()
             with declaration(self._bus.url, self._transport):
                 self._server.begin()
             self._running = True
@@ -86,6 +86,25 @@ class BusServer:
         except errors.ServiceNameTaken:
             self.stop()
             raise
+
+    def refuse_second(self) -> bool:
+        """Refuse to start if another running server has this topic and name: the two would share the messages.
+
+        When a server is killed, the broker removes its consumer at once. When its machine is lost, the consumer stays
+        for a while and does not answer.
+
+        :returns: whether there is certainly such a silent consumer.
+        :raises ServiceNameTaken: another server of this name answers.
+        :raises BusUnavailable: the broker cannot be reached.
+        """
+        servers = self._bus.servers_of(self._target.topic, self._target.server)
+        if servers == 0:
+            return False
+        with suppress(errors.NoReply):
+            self._ping(self._bus.namesake_seconds)
+            raise self._taken
+        # If the broker does not report the number, there is probably no other server.
+        return servers is not None
 
     def check(self) -> None:
         """Check that this server gets messages and answers them; a probe of the process's readiness.
@@ -135,25 +154,6 @@ class BusServer:
         finally:
             timer.cancel()
             timer.join()
-
-    def _refuse_second(self) -> bool:
-        """Refuse to start if another running server has this topic and name: the two would share the messages.
-
-        When a server is killed, the broker removes its consumer at once. When its machine is lost, the consumer stays
-        for a while and does not answer.
-
-        :returns: whether there is certainly such a silent consumer.
-        :raises ServiceNameTaken: another server of this name answers.
-        :raises BusUnavailable: the broker cannot be reached.
-        """
-        servers = self._bus.servers_of(self._target.topic, self._target.server)
-        if servers == 0:
-            return False
-        with suppress(errors.NoReply):
-            self._ping(self._bus.namesake_seconds)
-            raise self._taken
-        # If the broker does not report the number, there is probably no other server.
-        return servers is not None
 
     def _refuse_simultaneous(self) -> None:
         """Refuse this server if another one of its topic and name starts at the same moment.

@@ -59,9 +59,14 @@ def test_the_only_scheduler_reports_its_own_stop_to_the_placement_role_in_its_pr
     rig.close()
 
 
-def test_a_second_scheduler_of_a_name_does_not_start_and_does_not_affect_the_first(operator: Operator) -> None:
+def test_a_second_scheduler_of_a_name_does_not_start_and_does_not_affect_the_first(
+    operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
+    caplog.set_level("INFO")
     second = SchedulerService(options.new(files=[operator.config_file]), "one")
     with pytest.raises(errors.ServiceNameTaken, match="Another service named one answers on scheduler: stop it, or"):
         second.start()
     second.stop()
+    assert "Reading all hosts" not in caplog.text
     assert [host["host"] for host in operator.types("host", "list")] == ["host1", "host2", "host3"]

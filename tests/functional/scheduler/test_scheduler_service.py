@@ -63,6 +63,17 @@ def around(tmp_path: Path) -> Iterator[Surroundings]:
     surroundings.close()
 
 
+def test_a_name_that_no_service_can_have_is_refused_before_the_hosts_are_read(
+    around: Surroundings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with pytest.raises(errors.ConfigurationError, match="'' is no name of a service"):
+        around.start("")
+    assert "Reading all hosts" not in caplog.text
+    around.start("one")
+    assert "Reading all hosts" in caplog.text
+
+
 def test_a_request_is_answered_with_claimed_hosts_over_the_bus(around: Surroundings) -> None:
     around.rig.add_hosts(range(4))
     around.start()
