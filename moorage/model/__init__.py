@@ -65,6 +65,7 @@ from moorage.model.recorded import InstanceHolds as InstanceHolds
 from moorage.model.recorded import RecordedHold as RecordedHold
 from moorage.model.recorded import SeenConsumer as SeenConsumer
 from moorage.model.request_spec import MOST_CONDITIONS as MOST_CONDITIONS
+from moorage.model.request_spec import MOST_GROUPS as MOST_GROUPS
 from moorage.model.request_spec import UNSUFFIXED as UNSUFFIXED
 from moorage.model.request_spec import Destination as Destination
 from moorage.model.request_spec import Flavor as Flavor

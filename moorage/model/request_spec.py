@@ -14,6 +14,8 @@ UNSUFFIXED = ""
 
 #: The most conditions of one kind in a group.
 MOST_CONDITIONS = 256
+#: The most groups of a request, and the most of its conditions between groups, of one kind.
+MOST_GROUPS = 64
 
 
 class ResourceGroup(Value, frozen=True, kw_only=True):
@@ -45,9 +47,11 @@ class GroupConditions(Value, frozen=True, kw_only=True):
     #: Whether suffixed groups must be served by pairwise different providers; required where there are several.
     group_policy: Literal["none", "isolate"] | None = None
     #: For each of these, one of the providers that serve its groups is an ancestor of all others.
-    same_subtree: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
+    same_subtree: Annotated[
+        tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=MOST_GROUPS)
+    ] = ()
     #: The groups of each of these are served by pairwise different providers, whatever the group policy is.
-    apart: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
+    apart: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=MOST_GROUPS)] = ()
     root_required: Annotated[tuple[TraitName, ...], Meta(max_length=MOST_CONDITIONS)] = ()
     root_forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=MOST_CONDITIONS)] = ()
     #: The root itself is in at least one aggregate of each of these, and in none of the next field.
@@ -60,7 +64,7 @@ class GroupConditions(Value, frozen=True, kw_only=True):
 class ResourceRequest(GroupConditions, frozen=True, kw_only=True):
     """The resource groups of a request by suffix, and the conditions between them, as in Placement's API."""
 
-    groups: Annotated[dict[Suffix, ResourceGroup], Meta(max_length=64)]
+    groups: Annotated[dict[Suffix, ResourceGroup], Meta(max_length=MOST_GROUPS)]
 
     def totals(self) -> dict[str, int]:
         """Return the amounts of all groups together, by resource class."""
@@ -124,7 +128,7 @@ class RequestSpec(GroupConditions, frozen=True, kw_only=True):
     scheduler_hints: Annotated[dict[Name, Text], Meta(max_length=64)] = {}
     #: Further groups by suffix. An unsuffixed one adds to the flavor's: its amount of a class replaces the flavor's
     #: amount.
-    groups: Annotated[dict[Suffix, ResourceGroup], Meta(max_length=64)] = {}
+    groups: Annotated[dict[Suffix, ResourceGroup], Meta(max_length=MOST_GROUPS)] = {}
 
     @property
     def resources(self) -> Resources:

@@ -32,6 +32,9 @@ LOG = logging.getLogger(__name__)
 _FIRST_BATCH, _LARGEST_BATCH = 16, 512
 # The share of each tree in the first pass: states to visit, and the fraction of the remaining time. Arbitrary.
 _FIRST_STEPS, _FIRST_SHARE = 10_000, 1 / 16
+#: The amounts and mappings of all candidates of one answer together. Arbitrary: an answer of this size has tens of
+#: megabytes, while the number of candidates alone says little about the size, because a request may have many groups.
+MAX_ENTRIES = 1_000_000
 
 #: Runs a function of a connection in a read-only transaction and returns its result, such as ``Database.read``.
 Read = Callable[[Callable[[Connection], Any]], Any]
@@ -129,12 +132,13 @@ class _Listing:
         self._budget = budget
         self._postponed: list[HostTree] = []
         self._found: dict[Hashable, AllocationRequest] = {}
+        self._entries = 0
         self._summaries: dict[str, ProviderSummary] = {}
         self._bound_reached: errors.SearchBoundReached | None = None
 
     @property
     def is_full(self) -> bool:
-        return len(self._found) >= self._limit
+        return len(self._found) >= self._limit or self._entries >= MAX_ENTRIES
 
     def add(self, trees: Collection[HostTree]) -> None:
         """Take one candidate of each tree in turn."""
@@ -165,7 +169,8 @@ class _Listing:
                 continue
             # A tree without a further candidate leaves the queue.
             if candidate is not None:
-                self._take(tree, candidate)
+                with self._budget.running():
+                    self._take(tree, candidate)
                 turns.append((tree, candidates))
 
     def _search(self, tree: HostTree, max_steps: int, *, first: bool) -> Iterator[AllocationRequest]:
@@ -186,7 +191,9 @@ class _Listing:
         )
         mappings = () if self._folds else frozenset((name, frozenset(u)) for name, u in candidate.mappings.items())
         # A pool that serves the request alone is a candidate of every tree that it shares with, and of its own.
-        self._found.setdefault((amounts, mappings), candidate)
+        if (key := (amounts, mappings)) not in self._found:
+            self._found[key] = candidate
+            self._entries += len(amounts) + sum(len(uuids) for uuids in candidate.mappings.values())
         if not candidate.allocations.keys() <= self._summaries.keys():
             everything = [*tree.providers, *tree.sharing, *tree.above_sharing]
             used = {provider.root_uuid for provider in everything if provider.uuid in candidate.allocations}

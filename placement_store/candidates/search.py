@@ -53,9 +53,10 @@ def search(
         # The caller's work between two candidates is not counted.
         with budget.running():
             state = next(solutions, None)
-        if state is None:
-            return
-        yield _allocation_request(problem, state)
+            if state is None:
+                return
+            candidate = _allocation_request(problem, state)
+        yield candidate
 
 
 def search_one_of_each_tree(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from moorage import errors
 from moorage.model import (
+    MOST_GROUPS,
     UNSUFFIXED,
     AllocationCandidates,
     AllocationRequest,
@@ -177,6 +178,10 @@ def _request_of(parameters: Query, version: Version) -> ResourceRequest:
     same_subtree = tuple(_suffixes(text) for text in parameters.all("same_subtree"))
     # The groups in the order of their first parameters.
     suffixes = dict.fromkeys(match[2] for name in parameters.names if (match := _GROUP_KEY.fullmatch(name)))
+    # As over RPC: each candidate names a provider for each group.
+    for what, sent in (("groups", suffixes), ("values of same_subtree", same_subtree)):
+        if len(sent) > MOST_GROUPS:
+            raise HTTPRefusal(400, before(f"There are more than {MOST_GROUPS} {what}.", [Phrase.INVALID_QUERY]))
     groups = {suffix: query.group(parameters, suffix, version) for suffix in suffixes}
     if version < _RESOURCELESS_GROUPS_SINCE:
         _require_resources(groups)

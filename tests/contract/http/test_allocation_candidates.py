@@ -285,6 +285,21 @@ def test_an_unknown_parameter_is_refused(api: Api, host: str) -> None:
     refused(api, "resources=VCPU:1&resources_$=VCPU:1")
 
 
+def test_at_most_64_groups_and_64_subtrees_are_taken(api: Api, host: str) -> None:
+    def groups(number: int) -> str:
+        return "&".join(f"resources{one}=VCPU:1" for one in range(1, number + 1))
+
+    subtree = "resources1=VCPU:1" + "&same_subtree=1" * 64
+
+    for accepted in (f"{groups(64)}&group_policy=none", subtree):
+        api.does("GET", f"/allocation_candidates?{accepted}")
+    more_groups = asked_in_vain(api, f"{groups(65)}&group_policy=none")
+    more_subtrees = asked_in_vain(api, f"{subtree}&same_subtree=1")
+
+    assert more_groups["detail"] == "Invalid query string parameters: There are more than 64 groups."
+    assert more_subtrees["detail"] == "Invalid query string parameters: There are more than 64 values of same_subtree."
+
+
 def test_a_too_expensive_query_is_400_with_advice(api: Api) -> None:
     host = api.provider("host", VCPU=1)
     for number, (name, inventory) in enumerate(hard_searches.DEVICES.items()):

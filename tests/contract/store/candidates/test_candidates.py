@@ -1,6 +1,7 @@
 """Test allocation candidates from the store: which trees are searched, at what cost, and that they can be claimed."""
 
 import itertools
+import math
 from random import Random
 from typing import Any
 
@@ -370,3 +371,30 @@ def test_hosts_that_are_hard_to_search_do_not_hide_one_that_is_easy(store: Store
 
     assert [set(one) for one in amounts(found)] == [{device}]
     assert next(looks) > 1000, "the search of the other hosts was short"
+
+
+def test_the_amounts_and_mappings_of_an_answer_are_bounded_however_many_groups_there_are(store: Store) -> None:
+    host = store.provider("host", VCPU=8)
+    for number in range(2):
+        store.provider(f"numa{number}", parent=host, VCPU=8)
+    anywhere = {f"_{number}": ResourceGroup() for number in range(63)}
+    groups = {"": ResourceGroup(resources={"VCPU": 1}), **anywhere}
+    request = ResourceRequest(groups=groups, group_policy="none", same_subtree=(tuple(anywhere),))
+    endless = SearchBudget(clock=lambda: 0.0)
+
+    found = listing.list_candidates(store.database.read, store.names, request, 100_000, budget=endless, folds=False)
+
+    # Each of them has one amount, and one mapping for each group.
+    assert len(found.allocation_requests) == math.ceil(listing.MAX_ENTRIES / 65)
+
+
+def test_the_work_on_a_candidate_that_is_found_is_charged_to_the_budget(store: Store) -> None:
+    store.provider("host", VCPU=1, MEMORY_MB=512)
+    milliseconds = itertools.count()
+    budget = SearchBudget(clock=lambda: next(milliseconds) / 1000)
+    request = ResourceRequest(groups={"": ResourceGroup(resources=SMALL)})
+
+    # The only candidate of a host with one provider is found without a search.
+    assert listing.list_candidates(store.database.read, store.names, request, 1, budget=budget).allocation_requests
+
+    assert budget.seconds > 0
