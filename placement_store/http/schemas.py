@@ -1,7 +1,7 @@
 """Validate bodies and queries by JSON schemas, each of which applies from a microversion on."""
 
 import bisect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jsonschema
@@ -15,7 +15,21 @@ from placement_store.http.versions import Version, v
 #: A JSON schema.
 Schema = Mapping[str, Any]
 
-_Validator = jsonschema.validators.validator_for({})
+
+def _unique_strings(
+    _validator: object, wanted: bool, value: object, _schema: object
+) -> Iterator[jsonschema.ValidationError]:
+    """Find equal strings in a list; ``items`` refuses everything else.
+
+    jsonschema compares each pair of items that cannot be sorted, such as objects: minutes for a body of ordinary size.
+    """
+    if wanted and isinstance(value, list):
+        strings = [one for one in value if isinstance(one, str)]
+        if len(set(strings)) < len(strings):
+            yield jsonschema.ValidationError(f"{value!r} has non-unique elements")
+
+
+_Validator = jsonschema.validators.extend(jsonschema.validators.validator_for({}), {"uniqueItems": _unique_strings})
 
 
 def _is_uuid(value: object) -> bool:

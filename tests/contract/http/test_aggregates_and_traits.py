@@ -51,6 +51,20 @@ def test_invalid_aggregates_are_400(http: Http, aggregates: object) -> None:
     assert http.put(aggregates_of(ids.fresh()), body).status == 404
 
 
+def test_aggregates_are_unique_and_a_long_list_of_objects_is_refused_at_once(http: Http) -> None:
+    provider, twice = http.provider(), [ids.fresh()] * 2
+    # To compare each pair of these takes minutes, longer than this client waits.
+    objects = [{"number": number} for number in range(20_000)]
+
+    for version, form in (
+        ("1.1", lambda aggregates: aggregates),
+        ("1.19", lambda aggregates: {"aggregates": aggregates, "resource_provider_generation": 0}),
+    ):
+        for wrong in (objects, ["a", *objects]):
+            assert http.put(aggregates_of(provider), form(wrong), version).status == 400
+        assert "Failed validating 'uniqueItems'" in http.put(aggregates_of(provider), form(twice), version).text
+
+
 # --- Traits of providers --------------------------------------------------------------------------------------------
 
 
