@@ -7,14 +7,15 @@ each run.
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from support.http.differential.comparison import Pair
+from support.http.differential.comparison import Exchange, Pair, Reply
 from support.http.differential.differences import DIFFERENCES, unexplained
 from support.http.differential.sequences import EVERYTHING, sequences
 from support.http.differential.servers import ours, published
-from support.http.differential.world import AGGREGATES, PROVIDERS, Generation, Request
+from support.http.differential.world import AGGREGATES, CONSUMERS, PROVIDERS, Generation, Request
 
 from placement_store.http.phrases import Phrase
 
@@ -166,6 +167,38 @@ def test_the_aggregates_of_a_provider_and_of_its_root_count_together(pair: Pair)
     ours, theirs = (reply.document["allocation_requests"] for reply in (exchange.ours, exchange.theirs))
     assert [list(one["allocations"]) for one in ours] == [[PROVIDERS[1]]]
     assert theirs == []
+
+
+@pytest.mark.parametrize(
+    ("bumped", "reallocated", "differing"),
+    [
+        ({PROVIDERS[0]: 1, PROVIDERS[1]: 1}, {PROVIDERS[1]}, set()),
+        ({PROVIDERS[0]: 2, PROVIDERS[1]: 1}, {PROVIDERS[1]}, {"providers"}),
+        ({PROVIDERS[0]: 1, PROVIDERS[1]: 2}, {PROVIDERS[1]}, {"providers"}),
+        ({PROVIDERS[0]: 1, PROVIDERS[1]: 1}, {PROVIDERS[0]}, {"providers"}),
+        ({PROVIDERS[1]: 1}, {PROVIDERS[1]}, {"providers"}),
+    ],
+    ids=["a loss is bumped too", "a bump of two", "a loss is bumped by two", "without a loss", "a bump is missing"],
+)
+def test_only_single_bumps_for_changed_allocations_may_exceed_those_of_placement(
+    bumped: dict[str, int], reallocated: set[str], differing: set[str]
+) -> None:
+    theirs = Reply(
+        status=204,
+        headers={},
+        document=None,
+        details=(),
+        phrases=(),
+        providers={PROVIDERS[0]: 1},
+        consumers={CONSUMERS[0]: 1},
+        reallocated={PROVIDERS[0]},
+        text="",
+    )
+    request = Request("PUT", f"/allocations/{CONSUMERS[0]}")
+
+    exchange = Exchange(request, replace(theirs, providers=bumped, reallocated=reallocated), theirs)
+
+    assert unexplained(exchange) == differing
 
 
 def test_each_known_difference_has_a_reason() -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
@@ -32,6 +32,8 @@ class Reply:
     phrases: Sequence[str]
     providers: Mapping[str, int | None]
     consumers: Mapping[str, int | None]
+    #: The providers whose allocations have changed.
+    reallocated: Collection[str]
     text: str
 
 
@@ -100,14 +102,14 @@ _LEFT_BEHIND = "DELETE FROM consumers WHERE uuid NOT IN (SELECT consumer_id FROM
 
 
 def _reply(server: Server, request: Request, tidy: str | None = None) -> Reply:
-    before = server.generations()
+    before, allocated = server.generations(), server.allocations()
     body = request.body
     if body is not None and not isinstance(body, bytes):
         body = json.dumps(_resolved(body, before)).encode()
     answer = server.ask(request.method, request.url, request.version, body, request.headers)
     if tidy is not None:
         server.execute(tidy)
-    after = server.generations()
+    after, allocated_after = server.generations(), server.allocations()
     document, details = _document(answer, request, before)
     return Reply(
         status=answer.status_int,
@@ -120,6 +122,9 @@ def _reply(server: Server, request: Request, tidy: str | None = None) -> Reply:
         phrases=phrases_in(" ".join(details)),
         providers=_changes(before.providers, after.providers),
         consumers=_changes(before.consumers, after.consumers),
+        reallocated={
+            uuid for uuid in {*allocated, *allocated_after} if allocated.get(uuid) != allocated_after.get(uuid)
+        },
         text=answer.text,
     )
 

@@ -128,6 +128,16 @@ def _lacks_candidates(exchange: Exchange) -> bool:
     )
 
 
+def _bumps_once(exchange: Exchange) -> bool:
+    """Return whether our bumps are single, and Placement lacks only those of providers whose allocations changed."""
+    ours, theirs = exchange.ours.providers, exchange.theirs.providers
+    return (
+        set(ours.values()) <= {1}
+        and theirs.keys() <= ours.keys()
+        and (ours.keys() - theirs.keys()).issubset(exchange.ours.reallocated)
+    )
+
+
 def _amounts(candidate: Mapping[str, Any]) -> list[int]:
     parts = candidate["allocations"]
     shown = parts.values() if isinstance(parts, dict) else parts
@@ -191,9 +201,7 @@ DIFFERENCES = [
         "A generation is bumped once by each change, also of a provider that loses allocations only; Placement's "
         "reshaper bumps twice, and a loss not at all, so that a view by generations would miss it.",
         ["providers"],
-        lambda exchange: (
-            _of_allocations(exchange) and exchange.theirs.providers.keys() <= exchange.ours.providers.keys()
-        ),
+        lambda exchange: _of_allocations(exchange) and _bumps_once(exchange),
     ),
     Difference(
         "Placement's reshaper takes more reserved than there is, which nothing else takes.",

@@ -1,7 +1,7 @@
 """Both servers in this process, each on its own SQLite database, with the generations that each has."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +62,18 @@ class Server:
                     for table in ("resource_providers", "consumers")
                 )
             )
+
+    def allocations(self) -> Mapping[str, Collection[tuple[Any, ...]]]:
+        """Read the allocations of each provider that has any, by its uuid, from the database."""
+        found: dict[str, set[tuple[Any, ...]]] = {}
+        statement = (
+            "SELECT p.uuid, a.consumer_id, a.resource_class_id, a.used FROM allocations a "
+            "JOIN resource_providers p ON p.id = a.resource_provider_id"
+        )
+        with self._engine.connect() as connection:
+            for uuid, *allocation in connection.execute(text(statement)):
+                found.setdefault(uuid, set()).add(tuple(allocation))
+        return found
 
     def execute(self, statement: str) -> None:
         """Change the database directly, without the server."""
