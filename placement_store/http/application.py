@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-_REQUEST_ID_HEADER = "X-Openstack-Request-Id"
+REQUEST_ID_HEADER = "X-Openstack-Request-Id"
 _REQUEST_ID = re.compile(r"req-[0-9A-Fa-f-]{36}")
 #: The longest path and query of a log line; a query may be thousands of characters long.
 _LONGEST_URI = 500
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
 _CORS_DEFAULTS = {
-    "allow_headers": ["X-Auth-Token", "X-Roles", versions.HEADER, _REQUEST_ID_HEADER],
-    "expose_headers": [versions.HEADER, _REQUEST_ID_HEADER, "Location"],
+    "allow_headers": ["X-Auth-Token", "X-Roles", versions.HEADER, REQUEST_ID_HEADER],
+    "expose_headers": [versions.HEADER, REQUEST_ID_HEADER, "Location"],
     "allow_methods": ["GET", "POST", "PUT", "DELETE"],
 }
 
@@ -88,6 +88,13 @@ def set_library_defaults() -> None:
     cors.set_defaults(**_CORS_DEFAULTS)
 
 
+def record_unread(status: int, detail: str, peer: str) -> None:
+    """Count and log a request that was refused before the application got it."""
+    metrics.HTTP_REQUESTS.labels("other", "other", str(status)).inc()
+    # Such a request may be arbitrary bytes, parts of which are in the detail.
+    LOG.info("A request that cannot be read: %s, %.500a, from %s", status, detail, peer)
+
+
 def _behind_front_ends(served: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
     """Wrap the application in CORS and in the parsing of proxy headers, if they are configured."""
     register_options(conf)
@@ -97,11 +104,16 @@ def _behind_front_ends(served: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGI
     return cors.CORS(served, conf) if conf.cors.allowed_origin else served
 
 
+def new_request_id() -> str:
+    """Create an id in the form in which OpenStack's clients expect it."""
+    return f"req-{uuid.uuid4()}"
+
+
 def _with_request_ids(served: "WSGIApplication") -> "WSGIApplication":
     """Give each request an id, which all its log lines have, those of the middleware and of the errors included."""
 
     def identified(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        with context.bound(request_id=f"req-{uuid.uuid4()}"):
+        with context.bound(request_id=new_request_id()):
             return served(environ, start_response)
 
     return identified
@@ -148,7 +160,7 @@ class _Preparation:
         response.append_header("Vary", versions.HEADER.lower())
         if (version := request.context.get("version")) is not None:
             response.set_header(versions.HEADER, f"{versions.SERVICE} {version}")
-        response.set_header(_REQUEST_ID_HEADER, request.context.request_id)
+        response.set_header(REQUEST_ID_HEADER, request.context.request_id)
 
 
 def _count(request: falcon.Request, response: falcon.Response, seconds: float) -> None:
@@ -166,7 +178,7 @@ def _log(request: falcon.Request, response: falcon.Response, seconds: float) -> 
     if not (uri.isascii() and uri.isprintable()):
         uri = falcon.uri.encode_check_escaped(uri)
     # Nova and others send their own request id in the header that answers have: the id of the order from outside.
-    sent = request.get_header(_REQUEST_ID_HEADER) or ""
+    sent = request.get_header(REQUEST_ID_HEADER) or ""
     LOG.info(
         "%s %s: %s, version %s, %.1f ms, from %s%s",
         request.method,

@@ -22,7 +22,10 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 from waitress.utilities import Error
 
+from moorage import context
 from moorage.service import probes
+from placement_store.http import versions
+from placement_store.http.application import REQUEST_ID_HEADER, new_request_id, record_unread
 from placement_store.http.operations import DEADLINE
 from placement_store.http.refusals import UNDEFINED
 
@@ -122,10 +125,23 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]
 
     def execute(self) -> None:
         fault = self.request.error
-        described = {"status": fault.code, "title": fault.reason, "detail": str(fault.body), "code": UNDEFINED}
+        detail, request_id = str(fault.body), new_request_id()
+        with context.bound(request_id=request_id):
+            record_unread(fault.code, detail, self.channel.addr[0])
+        described = {
+            "status": fault.code,
+            "title": fault.reason,
+            "detail": detail,
+            "request_id": request_id,
+            "code": UNDEFINED,
+        }
         body = msgspec.json.encode({"errors": [described]})
         self.status = f"{fault.code} {fault.reason}"
-        self.response_headers.append(("Content-Type", "application/json"))
+        self.response_headers += [
+            ("Content-Type", "application/json"),
+            ("Vary", versions.HEADER.lower()),
+            (REQUEST_ID_HEADER, request_id),
+        ]
         self.set_close_on_finish()
         self.content_length = len(body)
         self.write(body)

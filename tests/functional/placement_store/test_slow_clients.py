@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import falcon.testing
 import pytest
+import requests
 from sqlalchemy import Connection
 from support.databases import migrated
 from support.http.api import Api, served
@@ -27,17 +28,25 @@ from placement_store.schema import MAIN
 
 T = TypeVar("T")
 
-SETTINGS = "[placement_api]\nauth_strategy = noauth2\nworkers = 1\nthreads = 2\nreceive_timeout = 3\n"
+SETTINGS = (
+    "[placement_api]\nauth_strategy = noauth2\nworkers = 1\nthreads = 2\nreceive_timeout = 3\nserve_metrics = true\n"
+)
 ADMIN = {"X-Auth-Token": "admin", "OpenStack-API-Version": f"placement {NEWEST}"}
 BEGINNING = b"POST /resource_providers HTTP/1.1\r\nHost: moorage\r\nX-Auth-Token: admin\r\n"
 HEADERS = BEGINNING + b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    folder = tmp_path_factory.mktemp("slow")
-    (folder / "moorage.conf").write_text(SETTINGS)
-    with served(f"sqlite:///{folder}/main.sqlite", folder / "log", config_file=folder / "moorage.conf") as api:
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of the server."""
+    return tmp_path_factory.mktemp("slow") / "log"
+
+
+@pytest.fixture(scope="module")
+def api(log: Path) -> Iterator[Api]:
+    settings = log.with_name("moorage.conf")
+    settings.write_text(SETTINGS)
+    with served(f"sqlite:///{log.parent}/main.sqlite", log, config_file=settings) as api:
         yield api
 
 
@@ -78,13 +87,16 @@ def unfinished(api: Api) -> Iterator[dict[str, socket.socket]]:
 
 
 @pytest.mark.parametrize("part", ["line", "headers", "body"])
-def test_a_request_that_does_not_arrive_in_time_is_refused(unfinished: dict[str, socket.socket], part: str) -> None:
+def test_a_request_that_does_not_arrive_in_time_is_refused(
+    unfinished: dict[str, socket.socket], part: str, log: Path
+) -> None:
     client = unfinished[part]
     status, document = answer(client)
     assert client.recv(1) == b""
 
     assert status == 408
     assert document["errors"][0]["detail"] == "The request did not arrive within 3 seconds."
+    assert f"{document['errors'][0]['request_id']} -] A request that cannot be read: 408" in log.read_text()
 
 
 def test_a_client_that_sends_single_bytes_is_refused_as_well(api: Api) -> None:
@@ -116,6 +128,19 @@ def test_a_request_line_that_is_too_long_is_refused_with_an_error_document(api: 
     assert reply.status_code == 431
     assert reply.headers["Content-Type"] == "application/json"
     assert reply.json()["errors"][0]["title"] == "Request Header Fields Too Large"
+
+
+def test_a_request_that_cannot_be_read_is_counted_and_logged_with_the_id_of_its_answer(api: Api, log: Path) -> None:
+    reply = api.ask("GET", f"/resource_providers?name={'x' * 70_000}")
+    counted = requests.get(f"{api.url}/metrics", timeout=60).text
+
+    request_id = reply.headers["X-Openstack-Request-Id"]
+    assert reply.json()["errors"][0]["request_id"] == request_id
+    assert reply.headers["Vary"] == "openstack-api-version"
+    [line] = [one for one in log.read_text().splitlines() if request_id in one]
+    assert "A request that cannot be read: 431, " in line
+    assert line.endswith("from 127.0.0.1")
+    assert 'moorage_http_requests_total{method="other",path="other",status="431"}' in counted
 
 
 def test_a_connection_is_kept_after_an_answer_without_a_body(api: Api) -> None:
