@@ -26,7 +26,7 @@ from moorage import context
 from moorage.service import probes
 from placement_store.http import versions
 from placement_store.http.application import REQUEST_ID_HEADER, new_request_id, record_unread
-from placement_store.http.operations import DEADLINE
+from placement_store.http.operations import DEADLINE, too_long
 from placement_store.http.refusals import UNDEFINED
 
 #: The largest headers, with the request line. Query strings of some hundred uuids must fit.
@@ -125,7 +125,7 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]
 
     def execute(self) -> None:
         fault = self.request.error
-        detail, request_id = str(fault.body), new_request_id()
+        detail, request_id = self._detail(fault), new_request_id()
         with context.bound(request_id=request_id):
             record_unread(fault.code, detail, self.channel.addr[0])
         described = {
@@ -145,6 +145,12 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]
         self.set_close_on_finish()
         self.content_length = len(body)
         self.write(body)
+
+    def _detail(self, fault: Error) -> str:
+        if fault.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            # The limit of waitress is larger than the configured one.
+            return too_long(self.channel.adj.max_request_body_size - _SPARE_BODY_BYTES)
+        return str(fault.body)
 
 
 class _ApplicationTask(WSGITask):  # type: ignore[misc]

@@ -241,8 +241,13 @@ def _read(request: falcon.Request, at_most: int) -> bytes:
     stream = request.stream if request.env.get("wsgi.input_terminated") else request.bounded_stream
     body: bytes = b"" if (request.content_length or 0) > at_most else stream.read(at_most + 1)
     if len(body) > at_most or (request.content_length or 0) > at_most:
-        raise HTTPRefusal(413, f"A body has at most {at_most} bytes.")
+        raise HTTPRefusal(413, too_long(at_most))
     return body
+
+
+def too_long(at_most: int) -> str:
+    """Describe the limit of bodies, for the refusal of one that exceeds it."""
+    return f"A body has at most {at_most} bytes."
 
 
 def _decoded(body: bytes) -> Any:

@@ -208,10 +208,13 @@ def test_a_body_that_is_nested_about_as_deeply_as_can_be_decoded_is_400(http: Ht
         assert reply.status == 400, (depth, reply)
 
 
-def test_a_body_that_is_too_long_is_413(http: Http) -> None:
-    body = b'{"name": "' + b"a" * 17 * 2**20 + b'"}'
+@pytest.mark.parametrize("size", [16 * 2**20 + 1, 17 * 2**20 + 1000])
+def test_a_body_that_is_too_long_is_413_and_the_limit_is_named(http: Http, size: int) -> None:
+    body = b'{"name": "' + b"a" * size + b'"}'
 
-    assert http.post("/resource_providers", data=body, headers={"Content-Type": "application/json"}).status == 413
+    reply = http.post("/resource_providers", data=body, headers={"Content-Type": "application/json"})
+
+    assert (reply.status, reply.error["detail"]) == (413, "A body has at most 16777216 bytes.")
 
 
 def test_a_chunked_body_is_read(http: Http) -> None:
