@@ -27,6 +27,7 @@ from moorage.service import probes
 from placement_store.http import versions
 from placement_store.http.application import REQUEST_ID_HEADER, new_request_id, record_unread
 from placement_store.http.operations import DEADLINE, too_long
+from placement_store.http.phrases import Phrase, before
 from placement_store.http.refusals import UNDEFINED
 
 #: The largest headers, with the request line. Query strings of some hundred uuids must fit.
@@ -150,6 +151,8 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]
         if fault.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             # The limit of waitress is larger than the configured one.
             return too_long(self.channel.adj.max_request_body_size - _SPARE_BODY_BYTES)
+        if fault.body == "Content-Length is invalid":
+            return before(f"{fault.body}.", [Phrase.BAD_LENGTH])
         return str(fault.body)
 
 

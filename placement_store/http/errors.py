@@ -132,6 +132,9 @@ def _of_store(request: falcon.Request, response: falcon.Response, fault: errors.
 def _of_router(request: falcon.Request, response: falcon.Response, fault: falcon.HTTPError, params: Any) -> None:
     sentences = {404: "There is nothing at this path.", 405: f"The method {request.method} is {Phrase.METHOD.about()}."}
     detail = sentences.get(fault.status_code) or fault.description or fault.title or ""
+    # No other header is parsed by falcon.
+    if isinstance(fault, falcon.HTTPInvalidHeader):
+        detail = before(detail, [Phrase.BAD_LENGTH])
     refusal = HTTPRefusal(fault.status_code, detail, headers=dict(fault.headers or {}))
     _refused(request, response, refusal, params)
 

@@ -33,6 +33,7 @@ class Phrase(Enum):
     MEDIA_TYPE = "The media type {sent} is not supported, use application/json", "basic-http.yaml"
     METHOD = "not allowed for this resource", "basic-http.yaml"
     NEEDS_CONTENT_TYPE = "content-type header required", "basic-http.yaml"
+    BAD_LENGTH = "content-length header must be an integer", "basic-http.yaml"
     BAD_VERSION = "Invalid microversion: {reason}", "microversion.yaml"
 
     # Providers.

@@ -1,8 +1,10 @@
 """Test the phrases that clients look for in the details of errors: whole, and with the data of the request."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.http.differential.servers import ours
 from support.http.replies import Http
 
 from moorage import ids
@@ -94,6 +96,17 @@ def test_phrases_name_the_provider_or_the_consumer(http: Http) -> None:
         for reply in replies:
             assert reply.status == 400
             assert phrase in reply.error["detail"]
+
+
+def test_a_content_length_that_is_no_number_is_refused_with_the_phrase_for_it(http: Http, tmp_path: Path) -> None:
+    # waitress refuses it itself; other servers leave it to the application.
+    over_the_network = http.get("/", headers={"Content-Length": "none"}).error
+    with ours(tmp_path) as application:
+        [inside] = application.ask("GET", "/", None, None, {"Content-Length": "none"}).json["errors"]
+
+    for error in (over_the_network, inside):
+        assert error["status"] == 400
+        assert error["detail"].startswith("content-length header must be an integer. ")
 
 
 def test_a_long_value_does_not_hide_what_is_wrong_with_it(http: Http) -> None:
