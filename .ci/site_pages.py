@@ -57,7 +57,8 @@ def http_operations() -> str:
         (
             "Placement's HTTP API as `moorage placement-api` serves it, microversions 1.0 to 1.39. [Placement's HTTP "
             "API](placement-api.md) describes how to run it, and the differences from Placement. For tools, there is "
-            "an [OpenAPI](placement-api.openapi.json) description with all parameters and documents."
+            "an [OpenAPI](placement-api.openapi.json) description with all parameters, the bodies of requests, and the "
+            "form of errors."
         ),
         "\n".join(["| method | path | what it does | |", "|---|---|---|---|", *_operations(described["paths"])]),
     ]

@@ -39,6 +39,7 @@ _ERRORS: Schema = {
         }
     },
 }
+_WITH_ERRORS: Schema = {"content": {_JSON: {"schema": {"$ref": "#/components/schemas/Errors"}}}}
 
 
 def describe(version: Version = MAX) -> dict[str, Any]:
@@ -92,10 +93,8 @@ def _operation(resource: type[Resource], method: str, declared: DeclaredOperatio
         ],
         "responses": {
             "2XX": {"description": "The request was carried out."},
-            "4XX": {
-                "description": "The request was refused.",
-                "content": {_JSON: {"schema": {"$ref": "#/components/schemas/Errors"}}},
-            },
+            "4XX": {"description": "The request was refused.", **_WITH_ERRORS},
+            "5XX": {"description": "The request failed, or the service is not available.", **_WITH_ERRORS},
         },
     }
     if declared.rule is None:

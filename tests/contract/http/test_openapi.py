@@ -27,6 +27,9 @@ def test_each_operation_of_a_version_is_described_with_its_body(version: Version
             body = asked.body.schema_at(version) if asked.body else None
             assert ("requestBody" in described) == (body is not None)
             assert described["summary"]
+            for status in ("4XX", "5XX"):
+                content = described["responses"][status]["content"]
+                assert content == {"application/json": {"schema": {"$ref": "#/components/schemas/Errors"}}}
 
 
 def test_patterns_use_the_syntax_of_json_schema() -> None:
