@@ -232,6 +232,19 @@ def test_two_spellings_of_one_uuid_are_refused(api: Api, host: str) -> None:
     assert api.store.held(uuid) == {host: {"VCPU": 1}}
 
 
+@pytest.mark.parametrize(("how", "bumps"), [("DELETE", 0), ("PUT", 1)])
+def test_the_loss_of_allocations_bumps_the_generation_of_a_provider_unless_they_are_deleted(
+    api: Api, host: str, how: str, bumps: int
+) -> None:
+    consumer, path = ids.fresh(), f"/resource_providers/{host}"
+    api.does("PUT", path_of(consumer), body({host: {"VCPU": 1}}))
+    before = api.get(path)["generation"]
+
+    api.does(how, path_of(consumer), body({}, 1) if how == "PUT" else None)
+
+    assert api.get(path)["generation"] - before == bumps
+
+
 # --- Allocations of a provider, usages --------------------------------------------------------------------------------
 
 
