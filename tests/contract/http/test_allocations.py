@@ -221,10 +221,15 @@ def test_a_body_that_violates_its_schema_is_refused(api: Api, host: str, change:
     api.refused(400, "POST", "/allocations", {ids.fresh(): body({host: {"VCPU": 1}}) | change})
 
 
-def test_two_spellings_of_one_uuid_are_refused(api: Api, host: str) -> None:
+def test_a_uuid_that_is_named_twice_also_in_two_spellings_is_refused(api: Api, host: str) -> None:
     uuid = ids.fresh()
-    twice = body({host: {"VCPU": 1}, host.upper(): {"VCPU": 1}})
-    api.refused(400, "PUT", path_of(uuid), twice)
+    twice = {host: {"VCPU": 1}, host.upper(): {"VCPU": 1}}
+    api.refused(400, "PUT", path_of(uuid), body(twice))
+    # Before 1.12, also in one spelling.
+    listed = body(twice, version="1.8")
+    api.refused(400, "PUT", path_of(uuid), listed, "1.8")
+    listed["allocations"][1] = listed["allocations"][0]
+    api.refused(400, "PUT", path_of(uuid), listed, "1.8")
     one = body({host: {"VCPU": 1}})
     api.refused(400, "POST", "/allocations", {uuid: one, uuid.upper(): one})
     api.refused(400, "PUT", path_of("no-uuid"), one)
