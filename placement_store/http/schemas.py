@@ -1,6 +1,7 @@
 """Validate bodies and queries by JSON schemas, each of which applies from a microversion on."""
 
 import bisect
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from placement_store.http.phrases import Phrase
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.versions import Version, v
+
+#: The faults of a value among which the one to report is chosen: a body may have millions.
+_MOST_FAULTS = 1000
 
 #: A JSON schema.
 Schema = Mapping[str, Any]
@@ -67,7 +71,8 @@ class Schemas:
         try:
             if validator is None or validator.is_valid(value):
                 return
-            fault: Any = jsonschema.exceptions.best_match(validator.iter_errors(value))
+            faults = itertools.islice(validator.iter_errors(value), _MOST_FAULTS)
+            fault: Any = jsonschema.exceptions.best_match(faults)
         except RecursionError as deep:
             raise HTTPRefusal(400, f"{phrase.about()} It is nested too deeply.") from deep
         where = "".join(f"[{part!r}]" for part in list(fault.absolute_schema_path)[:-1])

@@ -65,6 +65,14 @@ def test_aggregates_are_unique_and_a_long_list_of_objects_is_refused_at_once(htt
         assert "Failed validating 'uniqueItems'" in http.put(aggregates_of(provider), form(twice), version).text
 
 
+def test_of_a_body_with_very_many_faults_one_of_the_first_is_reported(http: Http) -> None:
+    reply = http.put(aggregates_of(http.provider()), [5] * 1025, "1.1")
+
+    # The length of the list would be preferred, but it comes after the faults of the items.
+    assert reply.status == 400
+    assert "Failed validating 'type'" in reply.error["detail"]
+
+
 # --- Traits of providers --------------------------------------------------------------------------------------------
 
 
