@@ -48,6 +48,14 @@ def advice(state: str, migration_uuid: str | None = None) -> str:
     return f". {first[0].upper()}{first[1:].format(migration=migration)}"
 
 
+def not_forced_down(host: str) -> errors.InvalidState:
+    """Return the error for an evacuation from a host that is not forced down."""
+    return errors.InvalidState(
+        reason=f"host {host} is not forced down: once it is certain that nothing runs there, "
+        f"moorage host set {host} --forced-down"
+    )
+
+
 def require_settled(connection: Connection, operations: Operations, uuid: str) -> None:
     """Refuse an order that changes an instance's request or host while another operation changes its allocations.
 

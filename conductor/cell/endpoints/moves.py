@@ -16,7 +16,7 @@ from conductor.cell.records.instances import CellInstance
 from conductor.cell.records.migrations import STOPPING, CellMigration
 from conductor.cell.steps.end_move import CellMoveEnds
 from conductor.engine.order_requests import origin
-from conductor.engine.preconditions import cannot_move, require_settled
+from conductor.engine.preconditions import cannot_move, not_forced_down, require_settled
 from conductor.engine.steps import CONFIRM, MOVE, REVERT, NewOperation, Next, Operation
 from moorage import errors, ids
 from moorage.bus.bus import serves
@@ -39,11 +39,12 @@ class CellMoves(CellPart):
     def prepare_move(self, message: PrepareMoveInCell) -> Placement:
         """Reserve an instance for a move, and return its current placement.
 
-        :raises InvalidState: it cannot be moved in its state, its host is forced down and this is no evacuation, or the
-            move was cancelled before this order arrived.
+        :raises InvalidState: it cannot be moved in its state, its host is forced down and this is no evacuation, its
+            host is not forced down and this is an evacuation, or the move was cancelled before this order arrived.
+        :raises StoreUnavailable: this is an evacuation, and it is unknown whether its host is forced down.
         """
         evacuates = message.kind == "evacuation"
-        forced_down = None if evacuates else self._cell.forced_down.host_of(message.instance_uuid)
+        forced_down = self._cell.forced_down.host_of(message.instance_uuid, evacuates=evacuates)
 
         def work(connection: Connection, _begun: list[Operation]) -> Placement:
             instance = self._cell.records.lock_known(connection, message.instance_uuid)
@@ -52,7 +53,9 @@ class CellMoves(CellPart):
                 raise errors.InvalidState(reason=f"migration {message.migration_uuid} has been cancelled")
             order_numbers.take(self._cell.records, connection, instance, message)
             source = self._movable(connection, instance, message)
-            if source.host == forced_down:
+            if evacuates and source.host != forced_down:
+                raise not_forced_down(source.host)
+            if not evacuates and source.host == forced_down:
                 raise must_be_evacuated(instance.uuid, source.host, "its guest cannot be moved")
             self._cell.migrations.add(connection, message, instance, source, origin(message))
             self._cell.records.change(connection, instance.uuid, state="moving", migration_uuid=message.migration_uuid)

@@ -32,27 +32,48 @@ class ForcedDownHosts:
 
         :param or_disabled: return True for a disabled host too: nothing new may start there.
         """
-        message = ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=(host,), or_disabled=or_disabled)
         try:
-            return bool(self._placement.call(message))
+            return self._is_listed(host, or_disabled=or_disabled)
         except errors.MoorageError as fault:
             LOG.warning("It is unknown whether host %s was forced down or disabled: %s", host, fault)
             return False
 
-    def host_of(self, instance_uuid: str) -> str | None:
-        """Return the host of an active instance if the host is forced down or was deleted.
+    def surely_has(self, host: str) -> bool:
+        """Return what :meth:`has` returns, but raise an error if it is unknown.
+
+        :raises StoreUnavailable: the placement role does not answer.
+        """
+        try:
+            return self._is_listed(host)
+        except errors.Unavailable as fault:
+            # Not the error itself: a caller that gets NoReply from this cell would take the cell for silent.
+            reason = f"it is unknown whether host {host} is forced down: {fault}"
+            raise errors.StoreUnavailable(schema="main", reason=reason) from fault
+
+    def _is_listed(self, host: str, *, or_disabled: bool = False) -> bool:
+        message = ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=(host,), or_disabled=or_disabled)
+        return bool(self._placement.call(message))
+
+    def host_of(self, instance_uuid: str, *, evacuates: bool = False) -> str | None:
+        """Return the host of an instance that can be moved, if the host is forced down or was deleted.
 
         Call it before the transaction of an order, which must not wait for the placement role's answer.
+
+        :param evacuates: the instance is to be evacuated; it may be in error.
+        :raises StoreUnavailable: the instance is to be evacuated, and the placement role does not answer.
         """
 
         def work(connection: Connection) -> str | None:
             instance = self._records.read(connection, instance_uuid)
-            if instance is None or instance.state != "active":
+            if instance is None or instance.claim_id is None or instance.state not in states:
                 return None
             return self._records.current(connection, instance).host
 
+        states = ("active", "error") if evacuates else ("active",)
         host = self._database.read(work)
-        return host if host is not None and self.has(host) else None
+        if host is None:
+            return None
+        return host if (self.surely_has(host) if evacuates else self.has(host)) else None
 
 
 def must_be_evacuated(instance_uuid: str, host: str, what: str) -> errors.InvalidState:

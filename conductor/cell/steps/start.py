@@ -18,6 +18,7 @@ from conductor.cell.payloads import Fate, GiveBackStep, StartStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
 from conductor.cell.steps.fall_back import STORE_UNDECIDED
+from conductor.engine.preconditions import not_forced_down
 from conductor.engine.step_calls import Calling
 from conductor.engine.steps import (
     BUILD,
@@ -129,6 +130,13 @@ class CellBuilds(CellPart):
         order = operation.carried_as(StartOrder) or self._cell.database.read(partial(self._order, operation, payload))
         message = order.message
         with context.bound(attempt_id=message.attempt_id):
+            # The host of an evacuated guest may be back, with the guest: the order may have waited for a long time.
+            if (
+                (source := message.moving) is not None
+                and source.kind == "evacuation"
+                and not self._cell.forced_down.surely_has(source.source_host)
+            ):
+                return partial(_not_evacuated, payload.number, not_forced_down(source.source_host).reason)
             LOG.info("Attempt %d of instance %s, on host %s", payload.number, operation.subject, message.host)
             try:
                 # The guests of a returning host are compared with the records: a guest that starts now would look lost.
@@ -208,6 +216,14 @@ class CellBuilds(CellPart):
         if instance.attempt_number != payload.number:
             raise Superseded
         return instance, sequence, self._cell.records.numbered(connection, instance.uuid, payload.number)
+
+
+def _not_evacuated(number: int, reason: str, _connection: Connection) -> Outcome:
+    """Return the step after an evacuation was stopped before its order to start.
+
+    An earlier copy of the order may have been sent: then its host has accepted the claim, or can no longer accept it.
+    """
+    return Next("give_back", GiveBackStep(failed=number, fate="unstarted", reason=reason))
 
 
 def start_id(operation_uuid: str, number: int) -> str:

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from conductor.engine.operations import Operations
 from conductor.engine.order_requests import Work, origin
-from conductor.engine.preconditions import cannot_move, require_none_pending
+from conductor.engine.preconditions import cannot_move, not_forced_down, require_none_pending
 from conductor.engine.steps import MOVE, UNSHELVE, NewOperation, Operation
 from conductor.super.context import SuperPart
 from conductor.super.endpoints.instances import SuperView
@@ -178,10 +178,7 @@ class Targets(SuperPart):
         :raises InvalidState: the host is not forced down.
         """
         if not all(node.forced_down for node in self._nodes(host, cell_uuid)):
-            raise errors.InvalidState(
-                reason=f"host {host} is not forced down: once it is certain that nothing runs there, "
-                f"moorage host set {host} --forced-down"
-            )
+            raise not_forced_down(host)
 
     def _nodes(self, host: str, cell_uuid: str) -> list[HostState]:
         found = self._super.scheduler_client.call(ListHosts(service_host=host))

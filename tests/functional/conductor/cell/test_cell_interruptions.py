@@ -316,7 +316,7 @@ def test_the_source_of_a_move_is_neither_destroyed_nor_lost_when_its_host_return
 def test_an_evacuated_guest_is_destroyed_when_its_host_returns(world: World) -> None:
     uuid = built(world)
     source = shown(world, uuid).attempts[0]
-    world.agent.no_reply_to_destroy = {"a"}
+    world.agent.no_reply_to_destroy = world.placement.declared_down = {"a"}
     Mover(world, uuid, "evacuation").move("b")
     becomes(world, uuid, "active")
     start_hosts(world, "a")
@@ -330,7 +330,7 @@ def test_a_cleaning_ends_when_its_host_is_down_and_the_residue_has_been_released
     uuid = built(world)
     world.conf.set_override("host_down_after", 0.2, group="scheduler")
     world.restart("cell")
-    world.agent.no_reply_to_destroy = {"a"}
+    world.agent.no_reply_to_destroy = world.placement.declared_down = {"a"}
     start_hosts(world, "a")
     move = Mover(world, uuid, "evacuation")
     move.move("b")

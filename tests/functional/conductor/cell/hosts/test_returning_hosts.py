@@ -284,7 +284,7 @@ def test_the_residue_of_an_evacuation_that_a_deletion_interrupts_is_released_whe
     uuid = built(world)
     source = shown(world, uuid).attempts[0]
     start_hosts(world, "a")
-    world.agent.no_reply_to_destroy = {"a"}
+    world.agent.no_reply_to_destroy = world.placement.declared_down = {"a"}
     interrupted: list[str] = []
 
     def delete(name: str) -> None:

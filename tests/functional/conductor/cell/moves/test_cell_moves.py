@@ -78,7 +78,7 @@ def test_a_live_migration_stops_nothing_and_confirms_itself(world: World) -> Non
 
 def test_an_evacuation_leaves_a_residue_under_the_migration_until_its_host_has_cleaned_up(world: World) -> None:
     uuid = built(world)
-    world.agent.no_reply_to_destroy = {"a"}
+    world.agent.no_reply_to_destroy = world.placement.declared_down = {"a"}
     move = Mover(world, uuid, "evacuation")
     move.move("b")
 
@@ -200,6 +200,8 @@ def test_a_move_that_fails_everywhere_gives_the_source_back(world: World, kind: 
     uuid = built(world)
     before = shown(world, uuid)
     world.agent.failing = {"b", "c"}
+    if kind == "evacuation":
+        world.placement.declared_down = {"a"}
     move = Mover(world, uuid, kind)  # type: ignore[arg-type]
     move.move("b", "c")
 
@@ -277,6 +279,7 @@ def test_an_instance_whose_guest_does_not_start_again_is_in_error_and_can_be_eva
     assert (after.host, move.shown().state) == ("a", "failed")
     assert world.placement.hosts_held() == {node("a")}
     world.agent.stuck = set()
+    world.placement.declared_down = {"a"}
     evacuation = Mover(world, uuid, "evacuation")
     evacuation.move("c")
     assert becomes(world, uuid, "active").host == "c"
