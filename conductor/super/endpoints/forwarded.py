@@ -4,10 +4,11 @@ from typing import Any, Literal, TypeVar
 
 from sqlalchemy import Connection
 
-from conductor.engine.steps import MOVE, UNSHELVE
+from conductor.engine.steps import MOVE, UNSHELVE, Operation
 from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
+from conductor.super.steps.move import SuperMoves
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import (
@@ -125,8 +126,14 @@ class ForwardedOrders(SuperPart):
                 raise
             reason = f"instance {uuid} is being built, and its cell does not have it yet"
             raise errors.InvalidState(reason=reason) from fault
+
+        def answered(connection: Connection, begun: list[Operation]) -> R:
+            if isinstance(message, AbortMigration):
+                begun += SuperMoves(self._super).abort(connection, uuid, passed.migration_uuid)
+            return done
+
         # Store the answer: a repeated order is answered from it, in any later state of the instance.
-        return self._super.stored.once(message, lambda _connection: done).result
+        return self._super.requests.once(message, answered)
 
     def _pass_on(self, message: Mutation[R], uuid: str) -> tuple[str, ForwardGuards]:
         """Decide to forward an order; return its cell and its guards, which are the same for a repeated order."""

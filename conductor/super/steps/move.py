@@ -12,6 +12,8 @@ from conductor.super.steps.place_existing import (
     HandOverSelections,
     NotScheduled,
     PlaceExisting,
+    ScheduleStep,
+    all_doubted,
     within_cell,
     without_destination,
 )
@@ -24,6 +26,8 @@ LOG = logging.getLogger(__name__)
 #: The steps at which an order to delete the instance ends the move at once. The other steps undo late effects of the
 #: move, and must be completed.
 ENDED_BY_DELETION = ("prepare", "read", "select", "hand_over")
+
+_BROKEN_OFF = "it was broken off"
 
 
 class PrepareMoveStep(Value, frozen=True, kw_only=True):
@@ -65,6 +69,21 @@ class SuperMoves(PlaceExisting):
             return Next("read", following)
 
         return commit
+
+    def abort(self, connection: Connection, instance_uuid: str, migration_uuid: str | None) -> list[Operation]:
+        """End a move for which no claim is known yet, however long the scheduler does not answer.
+
+        The cell knows already that the move is aborted: if step `fence` finds a claim, the cell returns it.
+        """
+        super_records.lock_known(connection, instance_uuid)
+        move = self._super.operations.pending(connection, instance_uuid, MOVE)
+        if move is None or move.uuid != migration_uuid or move.step not in ("prepare", "read", "select"):
+            return []
+        following = Next("cancel", NotScheduled(reason=_BROKEN_OFF))
+        if move.step != "prepare":
+            following = Next("fence", NotScheduled(reason=_BROKEN_OFF, asking=all_doubted(move.read(ScheduleStep))))
+        redirected = self._super.operations.redirect(connection, move, following)
+        return [] if redirected is None else [redirected]
 
     def _hand_over_message(self, operation: Operation, payload: HandOverSelections) -> MoveInCell:
         if payload.move is None:

@@ -196,7 +196,7 @@ class PlaceExisting(SuperPart, ABC):
         if isinstance(fault, UNDECIDED):
             raise fault
         # The request may have been sent before, and the earlier copy may arrive after this answer.
-        doubted = structs.replace(payload, doubtful=(*payload.doubtful, payload.current))
+        doubted = all_doubted(payload)
         if operation.is_repeated:
             payload = doubted
         match fault:
@@ -301,6 +301,13 @@ class PlaceExisting(SuperPart, ABC):
                 raise
             return fault
         return None
+
+
+def all_doubted(payload: ScheduleStep) -> ScheduleStep:
+    """Return a payload in which the current request is doubtful too; before the first request there is none."""
+    if payload.current.number == 0:
+        return payload
+    return structs.replace(payload, doubtful=(*payload.doubtful, payload.current))
 
 
 def without_destination(spec: RequestSpec) -> RequestSpec:

@@ -214,6 +214,10 @@ class FakeCell:
     @serves(EndMoveInCell)
     def end_move(self, message: EndMoveInCell) -> Done:
         def work() -> None:
+            if message.outcome == "abort":
+                # As a cell that waits for the hand-over: it only keeps in mind that the move is aborted.
+                self.require(message.instance_uuid, "moving")
+                return
             record = self.require(message.instance_uuid, "moved")
             assert record.migration_uuid is not None
             if message.migration_uuid not in (None, record.migration_uuid):

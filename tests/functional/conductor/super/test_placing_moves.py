@@ -10,6 +10,7 @@ from support.conductor.moving_world import MovingWorld
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import (
+    AbortMigration,
     ConfirmMigration,
     OwnsClaim,
     PrepareMoveInCell,
@@ -258,6 +259,18 @@ def test_a_message_to_the_cell_whose_reply_is_lost_is_repeated_and_carried_out_o
 
     assert cell.methods().count(method) == 4
     assert len({message.request_id for message in cell.received if message.method == method}) == 1
+
+
+def test_a_live_migration_is_aborted_while_its_cell_has_prepared_it_and_the_reply_is_lost(world: MovingWorld) -> None:
+    uuid = world.active()
+    cell = losing_replies(world, "prepare_move", 10**3)
+    migration_uuid = world.live_migrate(uuid)
+    wait_until(lambda: cell.lost < 10**3)
+
+    world.order(AbortMigration(request_id=ids.fresh(), instance_uuid=uuid))
+
+    assert world.comes_to(migration_uuid, "failed").reason == "it was broken off"
+    assert_unmoved(world, uuid)
 
 
 def test_a_late_preparation_is_refused_after_a_repeated_one_was_refused(world: MovingWorld) -> None:

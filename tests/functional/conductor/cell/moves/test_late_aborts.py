@@ -1,14 +1,25 @@
-"""Test the abort of a live migration during a swap, while the former host has begun the build after all."""
+"""Test aborts of live migrations before a scheduler has answered, and during a swap whose former host builds."""
 
 from collections.abc import Callable
 
-from support.conductor.builders import FakePlacement, World, node, wait_until
+import pytest
+from support.conductor.builders import FakePlacement, FakeScheduler, World, node, wait_until
 from support.conductor.fake_agent import FakeAgent
 from support.conductor.moving_instances import Mover, becomes, built
 
-from moorage import errors
+from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.messages import BuildOnHost, Claimed, Done, SwapClaim
+from moorage.messages import (
+    AbortMigration,
+    BuildOnHost,
+    Claimed,
+    Done,
+    LiveMigrateInstance,
+    SelectDestinations,
+    ShowMigration,
+    SwapClaim,
+)
+from moorage.model import Migration, Selection
 
 
 class BuildsAndRefuses(FakeAgent):
@@ -52,3 +63,79 @@ def test_a_live_migration_is_aborted_during_a_swap_although_the_former_host_take
     wait_until(lambda: world.pending("cell") == 0)
     assert placement.hosts_held() == {node("a")}
     assert {guest.host for guest in world.agent.guests.values()} == {"a"}
+
+
+class AwayScheduler(FakeScheduler):
+    """Does not answer requests for moves; it may carry out the first one."""
+
+    def __init__(self, placement: FakePlacement, *, claims: bool) -> None:
+        super().__init__(placement)
+        self.claims = claims
+        self.is_away = True
+        self.asked: list[SelectDestinations] = []
+
+    @serves(SelectDestinations)
+    def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
+        if message.move is None or not self.is_away:
+            return super().select_destinations(message)
+        if self.claims and not self.asked:
+            super().select_destinations(message)
+        self.asked.append(message)
+        raise errors.StoreUnavailable(schema="main", reason="away")
+
+
+def live_migrate(world: World, uuid: str) -> str:
+    order = LiveMigrateInstance(request_id=ids.fresh(), instance_uuid=uuid)
+    return world.bus.client("conductor").call(order).migration_uuid
+
+
+def ends(world: World, migration_uuid: str) -> Migration:
+    conductor = world.bus.client("conductor")
+    wait_until(lambda: conductor.call(ShowMigration(uuid=migration_uuid)).state == "failed")
+    wait_until(lambda: world.pending("conductor") == world.pending("cell") == 0)
+    return conductor.call(ShowMigration(uuid=migration_uuid))
+
+
+def assert_only_on_its_source(world: World, uuid: str) -> None:
+    after = world.show(uuid)
+    assert (after.state, after.host, after.migration_uuid) == ("active", "a", None)
+    assert world.placement.hosts_held() == {node("a")}
+    assert {guest.host for guest in world.agent.guests.values()} == {"a"}
+
+
+def test_a_live_migration_is_aborted_while_no_scheduler_answers_and_a_late_request_claims_nothing(world: World) -> None:
+    scheduler = world.replace(AwayScheduler(world.placement, claims=False))
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    migration = live_migrate(world, uuid)
+    wait_until(lambda: len(scheduler.asked) > 1)
+    abort = AbortMigration(request_id=ids.fresh(), instance_uuid=uuid)
+
+    world.bus.client("conductor").call(abort)
+
+    assert ends(world, migration).reason == "it was broken off"
+    assert world.bus.client("conductor").call(abort) == Done()
+    with pytest.raises(errors.ConsumerDeleted):
+        scheduler.decide(scheduler.asked[0])
+    assert_only_on_its_source(world, uuid)
+    scheduler.is_away = False
+    again = live_migrate(world, uuid)
+    wait_until(lambda: world.bus.client("conductor").call(ShowMigration(uuid=again)).state == "confirmed")
+
+
+def test_a_live_migration_that_has_claimed_without_an_answer_is_aborted_once_the_scheduler_answers(
+    world: World,
+) -> None:
+    scheduler = world.replace(AwayScheduler(world.placement, claims=True))
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    migration = live_migrate(world, uuid)
+    wait_until(lambda: len(scheduler.asked) > 1)
+
+    world.bus.client("conductor").call(AbortMigration(request_id=ids.fresh(), instance_uuid=uuid))
+    wait_until(lambda: world.pending("conductor", "AND step = 'recover'") == 1)
+    scheduler.is_away = False
+
+    assert ends(world, migration).reason == "it was broken off"
+    assert_only_on_its_source(world, uuid)
+    assert {build.host for build in world.agent.builds} == {"a"}
