@@ -8,8 +8,13 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy import Row
 
+from moorage import errors
+from moorage.messages import MAX_LISTED
+from moorage.messages.basis import ListInParts
+
 K = TypeVar("K")
 T = TypeVar("T")
+M = TypeVar("M", bound=ListInParts[Any])
 
 #: The most rows in one statement. Arbitrary: below every limit of the databases.
 BATCH = 1000
@@ -35,6 +40,18 @@ def batches(whole: Sequence[T], size: int = BATCH) -> Iterator[Sequence[T]]:
     """Yield a sequence in batches of at most ``size``."""
     for start in range(0, len(whole), size):
         yield whole[start : start + size]
+
+
+def whole_list(message: M, read: Callable[[M], list[T]]) -> list[T]:
+    """Return a list that is requested without a limit; read only one entry more than one message may have.
+
+    :param read: reads a part of the list.
+    :raises ReplyTooLarge: there are more entries.
+    """
+    found = read(msgspec.structs.replace(message, limit=MAX_LISTED + 1))
+    if len(found) > MAX_LISTED:
+        raise errors.ReplyTooLarge(method=message.method, size=len(found), limit=MAX_LISTED)
+    return found
 
 
 def grouped(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:

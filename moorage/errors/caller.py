@@ -113,7 +113,7 @@ class RequestTooLarge(CallerError, code="moorage.request_too_large"):
 
 
 class ReplyTooLarge(CallerError, code="moorage.reply_too_large"):
-    """The answer to {method} has {size} bytes, but a message can have at most {limit}.
+    """The answer to {method} has {size} bytes or list entries, but a message can have at most {limit}.
 
     Request lists in parts (`limit` and `after`). An order that is answered with this error was carried out.
     """

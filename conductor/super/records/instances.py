@@ -1,12 +1,13 @@
 """The instances of the super conductor: the request, the selections of the scheduler, the cell, the state."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, exc, select, union_all
 
-from conductor.engine.rows import batches, document, encoded, grouped, of_row, text
+from conductor.engine.rows import batches, document, encoded, grouped, of_row, text, whole_list
 from conductor.engine.steps import MOVE, UNSHELVE
 from conductor.schema import conductor_instances as instances
 from conductor.schema import conductor_operations as operations
@@ -292,7 +293,12 @@ def built_by(connection: Connection, uuid: str) -> Sequence[str]:
 
 
 def list_all(connection: Connection, message: ListInstances) -> list[Instance]:
-    """Return instances as recorded here, in the order of their requests; with a limit, one page of them."""
+    """Return instances as recorded here, in the order of their requests; with a limit, one page of them.
+
+    :raises ReplyTooLarge: no limit is given, and one message cannot have all of them.
+    """
+    if message.limit is None:
+        return whole_list(message, partial(list_all, connection))
     statement = select(instances).order_by(instances.c.id).limit(message.limit)
     if message.after is not None:
         statement = statement.where(instances.c.id > message.after)
@@ -302,7 +308,7 @@ def list_all(connection: Connection, message: ListInstances) -> list[Instance]:
         statement = statement.where(instances.c.project_id == message.project_id)
     if message.name is not None:
         statement = statement.where(instances.c.name == message.name)
-    is_of_few = message.limit is None or message.request_id is not None or message.name is not None
+    is_of_few = message.request_id is not None or message.name is not None
     if not is_of_few and not (message.deleted and message.project_id is None):
         index = "state_id" if message.project_id is None else "project"
         statement = _by_states(statement, f"ix_conductor_instances_{index}", message)

@@ -1,11 +1,12 @@
 """The migrations of the super conductor: the order, the state until the hand-over to the cell, and the end."""
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
-from conductor.engine.rows import document, encoded, of_row, text
+from conductor.engine.rows import document, encoded, of_row, text, whole_list
 from conductor.schema import conductor_migrations as migrations
 from conductor.schema import conductor_operations as operations
 from moorage import errors
@@ -79,7 +80,12 @@ def open_of(connection: Connection, instance_uuid: str) -> str | None:
 
 
 def list_all(connection: Connection, message: ListMigrations) -> list[SuperMigration]:
-    """Return migrations in the order of their orders; with a limit, one page of them."""
+    """Return migrations in the order of their orders; with a limit, one page of them.
+
+    :raises ReplyTooLarge: no limit is given, and one message cannot have all of them.
+    """
+    if message.limit is None:
+        return whole_list(message, partial(list_all, connection))
     statement = _SHOWN.order_by(migrations.c.id).limit(message.limit)
     if message.after is not None:
         statement = statement.where(migrations.c.id > message.after)

@@ -53,6 +53,21 @@ def listed(database: Database, **wanted: Any) -> list[str]:
     return [each.uuid for each in database.read(lambda c: super_migrations.list_all(c, message))]
 
 
+def test_a_list_of_migrations_without_a_limit_has_at_most_as_many_as_a_message_may_have(
+    database: Database, operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conductor.engine.rows.MAX_LISTED", 2)
+    of = [instance(database) for _ in range(3)]
+    orders = [database.write(lambda c, uuid=uuid: order(c, operations, uuid)) for uuid in of[:2]]  # type: ignore[misc]
+    assert listed(database) == [one.uuid for one in orders]
+
+    database.write(lambda c: order(c, operations, of[2]))
+
+    with pytest.raises(errors.ReplyTooLarge, match="3 bytes or list entries, but a message can have at most 2"):
+        listed(database)
+    assert listed(database, instance_uuid=of[0]) == [orders[0].uuid]
+
+
 def test_a_migration_is_on_record_from_its_order_on_and_does_not_change_after_its_end(
     database: Database, operations: Operations
 ) -> None:

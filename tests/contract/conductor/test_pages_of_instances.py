@@ -4,12 +4,12 @@ from itertools import product
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import Connection, insert
 from support.databases.rows_read import rows_read
 
 from conductor.schema import conductor_instances
 from conductor.super.records import instances as super_records
-from moorage import ids
+from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import ListInstances
 
@@ -87,8 +87,31 @@ def test_a_page_of_a_large_project_reads_no_later_ones(database: Database) -> No
         assert read_for(database, page) < MOST
 
 
+@pytest.mark.parametrize("project", [None, "p"])
+def test_a_list_without_a_limit_reads_one_instance_more_than_a_message_may_have(
+    database: Database, monkeypatch: pytest.MonkeyPatch, project: str | None
+) -> None:
+    record(database, [row(number, "building") for number in range(1, MANY)])
+    monkeypatch.setattr("conductor.engine.rows.MAX_LISTED", LIMIT)
+    wanted = ListInstances(project_id=project)
+
+    def refused(connection: Connection) -> None:
+        with pytest.raises(errors.ReplyTooLarge, match=f"{LIMIT + 1} bytes or list entries, but .* at most {LIMIT}"):
+            super_records.list_all(connection, wanted)
+
+    database.read(refused)
+    if not database.is_sqlite:
+        with_current_statistics(database)
+        assert rows_read(database, refused)[1] < MOST
+    assert numbers(database, ListInstances(project_id=project, after=MANY - 1 - LIMIT)) == [*range(MANY - LIMIT, MANY)]
+
+
 def read_for(database: Database, page: ListInstances) -> int:
     """Return how many rows MariaDB reads for a page, with current statistics."""
+    with_current_statistics(database)
+    return rows_read(database, lambda connection: super_records.list_all(connection, page))[1]
+
+
+def with_current_statistics(database: Database) -> None:
     with database.engine.connect() as connection:
         connection.exec_driver_sql("ANALYZE TABLE conductor_instances")
-    return rows_read(database, lambda connection: super_records.list_all(connection, page))[1]
