@@ -37,7 +37,8 @@ def take(records: CellRecords, connection: Connection, instance: CellInstance, m
     if number < instance.order_number:
         raise _stale(instance, f"it is order {number}, and order {instance.order_number} has been carried out")
     if instance.order_number < number <= instance.refused_order_number:
-        raise _stale(instance, f"it is order {number}, and order {instance.refused_order_number} has been refused")
+        refused = f"order {instance.refused_order_number} has been refused"
+        raise _stale(instance, f"it is order {number}, and {refused}: to order it again, use a new request id")
     if number > instance.order_number:
         records.change(connection, instance.uuid, order_number=number)
 

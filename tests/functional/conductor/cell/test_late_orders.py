@@ -3,6 +3,7 @@
 from typing import Literal
 
 import pytest
+from msgspec import structs
 from support.conductor.builders import FakePlacement, World, node, selection, wait_until
 from support.conductor.moving_instances import Mover, becomes, built, shelve, shown
 
@@ -20,6 +21,7 @@ from moorage.messages import (
     RebuildOnHost,
     Released,
     ShelveInCell,
+    ShelveInstance,
     StopOnHost,
     SwapClaim,
     UnshelveInCell,
@@ -83,6 +85,24 @@ def test_an_order_that_was_refused_is_not_carried_out_when_a_copy_of_it_comes_la
         world.cell_call(PrepareUnshelveInCell(request_id=ids.fresh(), instance_uuid=uuid, order_number=9))
     with pytest.raises(errors.StaleOrder, match="order 9 has been refused"):
         rebuild(world, uuid, "old", 9)
+
+
+def test_a_refused_order_that_is_repeated_under_its_id_is_answered_that_it_needs_a_new_one(world: World) -> None:
+    world.agent.may_finish.clear()
+    [uuid] = world.build()
+    wait_until(lambda: world.waiting() == 1)
+    order = ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid)
+    conductor = world.bus.client("conductor")
+    with pytest.raises(errors.InvalidState):
+        conductor.call(order)
+    world.agent.may_finish.set()
+    world.becomes(uuid, "active")
+
+    with pytest.raises(errors.StaleOrder, match="to order it again, use a new request id"):
+        conductor.call(order)
+
+    conductor.call(structs.replace(order, request_id=ids.fresh()))
+    world.becomes(uuid, "shelved")
 
 
 def test_an_order_of_the_previous_release_has_no_number_and_is_carried_out(world: World) -> None:
