@@ -1,7 +1,7 @@
 """The operator's commands to move, resize, evacuate, shelve and rebuild servers, and to end their migrations."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -160,18 +160,22 @@ class InstanceResize(_MoveOrder):
         if not (sizes or given.extra_spec or given.unset_extra_spec):
             raise errors.InvalidRequest(path="--vcpus", reason="give at least one part of the new size")
         current: Flavor = self.client("conductor").call(ShowInstance(instance_uuid=uuid)).flavor
-        extra_specs = _changed(current.extra_specs, given.extra_spec, given.unset_extra_spec)
+        # With its own request id the order may be a repetition: the first one may have removed the keys.
+        removable = given.unset_extra_spec if given.request_id else current.extra_specs
+        extra_specs = _changed(current.extra_specs, given.extra_spec, given.unset_extra_spec, removable)
         flavor = msgspec.structs.replace(current, **sizes, extra_specs=extra_specs)
         return super().content(given, uuid) | {"flavor": flavor}
 
 
-def _changed(extra_specs: Mapping[str, str], given: Sequence[tuple[str, str]], unset: Sequence[str]) -> dict[str, str]:
+def _changed(
+    extra_specs: Mapping[str, str], given: Sequence[tuple[str, str]], unset: Sequence[str], removable: Collection[str]
+) -> dict[str, str]:
     """Return the extra specs, updated with those ``given`` and without the keys of ``unset``.
 
-    :raises InvalidRequest: a key of ``unset`` does not exist, or is given too.
+    :raises InvalidRequest: a key of ``unset`` is not in ``removable``, or is given too.
     """
     for key in unset:
-        if key not in extra_specs or key in dict(given):
+        if key not in removable or key in dict(given):
             why = "given, too" if key in dict(given) else "not there"
             raise errors.InvalidRequest(path="--unset-extra-spec", reason=f"extra spec {key} is {why}")
     return {key: value for key, value in extra_specs.items() if key not in unset} | dict(given)

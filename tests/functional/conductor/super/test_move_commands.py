@@ -51,6 +51,22 @@ def test_a_resize_gives_and_takes_extra_specs_and_leaves_the_others(world: Movin
     assert world.show(uuid).state == "active"
 
 
+def test_a_resize_that_has_removed_an_extra_spec_is_repeated_with_its_request_id(
+    world: MovingWorld, moorage: Any
+) -> None:
+    uuid = world.active()
+    for words in (("--extra-spec", "hw:cpu_policy=dedicated"), ("--unset-extra-spec", "hw:cpu_policy")):
+        order = ("instance", "resize", uuid, *words, "--request-id", f"r{words[1]}")
+        _status, [first] = moorage(*order, "--wait")
+        assert moorage("instance", "confirm", uuid, "--wait")[0] == 0
+
+    status, [again] = moorage(*order)
+
+    assert (status, again["uuid"]) == (0, first["uuid"])
+    assert world.show(uuid).flavor.extra_specs == {}
+    assert len(world.migrations()) == 2
+
+
 def test_several_servers_are_evacuated_by_command_and_one_order_repeated_orders_nothing_more(
     world: MovingWorld, moorage: Any
 ) -> None:
