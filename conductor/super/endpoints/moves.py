@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from conductor.engine.operations import Operations
 from conductor.engine.order_requests import Work, origin
-from conductor.engine.preconditions import cannot_move, not_forced_down, require_none_pending
+from conductor.engine.preconditions import advice, cannot_move, not_forced_down, require_none_pending
 from conductor.engine.steps import MOVE, UNSHELVE, NewOperation, Operation
 from conductor.super.context import SuperPart
 from conductor.super.endpoints.instances import SuperView
@@ -72,9 +72,8 @@ class SuperMoveOrders(SuperPart):
         # If an instance is in state unshelving and has no host, an earlier unshelving was interrupted: allow it again.
         states = ("shelved",) if instance.host is not None else ("shelved", "unshelving")
         if instance.state not in states:
-            needed = " or ".join(states)
-            reason = f"instance {instance.uuid} is {instance.state}; to be unshelved it must be {needed}"
-            raise errors.InvalidState(reason=reason)
+            reason = f"instance {instance.uuid} is {instance.state}; to be unshelved it must be {' or '.join(states)}"
+            raise errors.InvalidState(reason=reason + advice(instance.state, instance.migration_uuid))
         cell_uuid = _free_in_cell(instance)
         Targets(self._super).check(message.host, cell_uuid)
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 from support.conductor.order_table import (
-    CELL_ORDERS,
+    ADVISED,
     FIRST,
-    FIRST_IN_CELL,
+    FIRST_OTHERWISE,
     MOVES,
     ORDERS,
     REFUSED,
@@ -66,8 +66,8 @@ def test_an_order_that_is_impossible_in_the_state_of_a_server_is_refused_and_cha
         faults = {order: refused(room, order, uuid) for order in REFUSED[state]}
     assert {order: type(fault) for order, fault in faults.items()} == dict.fromkeys(REFUSED[state], errors.InvalidState)
     assert FIRST[state] in str(faults["evacuate"])
-    refused_by_cell = {order: str(faults[order]) for order in CELL_ORDERS if order in faults}
-    assert {order: text for order, text in refused_by_cell.items() if FIRST_IN_CELL[state] not in text} == {}
+    others = {order: str(faults[order]) for order in ADVISED if order in faults}
+    assert {order: text for order, text in others.items() if FIRST_OTHERWISE[state] not in text} == {}
 
 
 def test_orders_about_an_unknown_server_are_refused_and_change_nothing(room: Room) -> None:

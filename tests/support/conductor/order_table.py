@@ -71,9 +71,13 @@ FIRST: Mapping[str, str] = {
     "error": "forced-down",
     "deleted": "deleted",
 }
-#: Part of the errors of the orders that only the cell checks: the advice is that for an evacuation, except in `error`.
-FIRST_IN_CELL: Mapping[str, str] = {**FIRST, "error": "Rebuild it, or evacuate it"}
-CELL_ORDERS = ("shelve", "rebuild", "attach")
+#: The same for other orders whose refusals give advice.
+FIRST_OTHERWISE: Mapping[str, str] = {
+    **FIRST,
+    "active": "to be unshelved it must be shelved",
+    "error": "Rebuild it, or evacuate it",
+}
+ADVISED = ("shelve", "unshelve", "rebuild", "attach")
 
 
 def give(room: Room, order: str, uuid: str, host: str | None = None) -> object:
