@@ -179,7 +179,7 @@ class CellConductor(_Conductor):
         operations = self._operations(database, cell_operations, scope)
         service = logs.service_name(conf) or self._name
         context = CellContext(conf, cell, database, operations, acknowledgements, bus, cell_bus, service)
-        self._start(opened, context.agents.bulkheads, context.gate_bulkheads)
+        self._start(opened, context.agents.bulkheads, context.endpoint_bulkheads)
         steps = cell_parts.steps(context)
         ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))
         deleted = CellDeletedInstances(database, cell.uuid, _instances_kept(conf))

@@ -14,8 +14,9 @@ from conductor.cell.records.instances import CellRecords
 from conductor.cell.records.migrations import MigrationRecords
 from conductor.cell.requests import CellRequests
 from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient
-from conductor.engine.bulkheads import Bulkheads
+from conductor.engine.bulkheads import Bulkheads, services_bulkhead
 from conductor.engine.conflict_policy import PolicyWrites
+from conductor.engine.guarded_client import GuardedClient
 from conductor.engine.operations import Operations
 from conductor.engine.order_requests import origin
 from conductor.engine.revoked_claims import RevokedClaims
@@ -66,20 +67,9 @@ class CellContext:
         # Shorter than the time that the super conductor waits for this cell's answer: a third of `call_timeout`.
         patience: float = conf.rpc.call_timeout / 4
         impatient = bus.client("placement", timeout=patience)
-        self.forced_down: Final = ForcedDownHosts(cell.uuid, impatient, database, self.records)
-        self.agents: Final = CellAgents(conf, cell.uuid, cell_bus, self.hosts, operations.backoff)
-        bulkheads = self.agents.bulkheads
-        self.worker: Final = Worker(operations, conf.conductor.workers, service, bulkheads, acknowledgements)
-        self.stored: Final = StoredRequests(database, cell_requests)
-        #: The stored requests of the orders to this cell.
-        self.requests: Final = CellRequests(database, self.stored, cell.uuid, self.worker)
-        #: The client of the placement role for steps: stored answers are acknowledged once the step is recorded.
-        self.placement: Final = AcknowledgingClient(bus.client("placement"), acknowledgements)
-        #: The client of the placement role for endpoints.
-        self.placement_client: Final = bus.client("placement")
-        #: The client for the gates, which wait only for a short time, and a part of the threads of a server.
-        self.gate_client: Final = impatient
-        self.gate_bulkheads: Final = Bulkheads(
+        #: The bulkhead of the placement role for calls that cannot be postponed. Endpoints hold at most a part of the
+        #: threads of a server.
+        self.endpoint_bulkheads: Final = Bulkheads(
             "service",
             max(1, conf.rpc.threads // 2),
             operations.backoff,
@@ -87,6 +77,22 @@ class CellContext:
             patience / 3,
             postpones=False,
         )
+        guarded = GuardedClient(impatient, self.endpoint_bulkheads, "placement")
+        self.forced_down: Final = ForcedDownHosts(cell.uuid, guarded, database, self.records)
+        self.agents: Final = CellAgents(conf, cell.uuid, cell_bus, self.hosts, operations.backoff)
+        bulkheads = self.agents.bulkheads
+        self.worker: Final = Worker(operations, conf.conductor.workers, service, bulkheads, acknowledgements)
+        self.stored: Final = StoredRequests(database, cell_requests)
+        #: The stored requests of the orders to this cell.
+        self.requests: Final = CellRequests(database, self.stored, cell.uuid, self.worker)
+        #: The client of the placement role for steps: stored answers are acknowledged once the step is recorded.
+        self.placement: Final = AcknowledgingClient(
+            bus.client("placement"), acknowledgements, services_bulkhead(conf, operations.backoff)
+        )
+        #: The client of the placement role for endpoints.
+        self.placement_client: Final = bus.client("placement")
+        #: The client for the gates, which wait only for a short time.
+        self.gate_client: Final = impatient
         #: Releases allocations through `placement`, under the conflict policy.
         self.writes: Final = PolicyWrites(conf, self.placement)
 

@@ -8,6 +8,7 @@ import time
 from contextvars import ContextVar
 from typing import TypeVar
 
+from conductor.engine.bulkheads import Bulkheads
 from conductor.engine.step_calls import Calling, StepCall, made_here
 from moorage import context, ids
 from moorage.bus.bus import Client
@@ -21,6 +22,9 @@ _MOST = 100_000
 #: Seconds to wait for the placement role. Arbitrary, and short: the next round repeats what was not answered, and a
 #: service that stops waits for the round in progress.
 _PATIENCE = 3.0
+
+#: The key of all services in their bulkhead: a step that was answered by one of them can call another at once.
+_SERVICES = "services"
 
 #: The ids of the answered requests of a step.
 _ANSWERED: ContextVar[list[str]] = ContextVar("answered")
@@ -69,19 +73,27 @@ class Acknowledgements:
 
 
 class AcknowledgingClient:
-    """A client for steps, for a topic that stores its answers until they are acknowledged."""
+    """A client for steps, for a topic that stores its answers until they are acknowledged.
 
-    def __init__(self, client: Client, acknowledgements: Acknowledgements) -> None:
+    :param bulkhead: bounds the threads that wait for services, as :func:`.services_bulkhead` returns it.
+    """
+
+    def __init__(self, client: Client, acknowledgements: Acknowledgements, bulkhead: Bulkheads) -> None:
         self._client = client
         self._acknowledgements = acknowledgements
+        self._bulkhead = bulkhead
 
     def call(self, message: Message[R]) -> R:
-        """Send a message and return its answer; see :meth:`moorage.bus.bus.Client.call`."""
+        """Send a message and return its answer; see :meth:`moorage.bus.bus.Client.call`.
+
+        :raises Postponed: other steps wait for a service; raised only within a step.
+        """
         return made_here(self.calling(message))
 
     def calling(self, message: Message[R]) -> Calling[R]:
         """Leave the sending of a message to the worker, and return its answer; raises as :meth:`call`."""
-        answer: R = yield StepCall(self._client, message)
+        with self._bulkhead.admit(_SERVICES, _SERVICES, self._client.ping):
+            answer: R = yield StepCall(self._client, message)
         if isinstance(message, Mutation):
             self._acknowledgements.answered(message.request_id)
         return answer

@@ -1,9 +1,9 @@
 """Bulkheads and circuit breakers: a destination that does not answer must not use up the threads of the others.
 
-A destination is a cell (for the super conductor) or an agent (for a cell conductor). The steps that wait for one
-destination hold a limited share of the worker's threads; further steps are postponed and hold no thread. Steps whose
-calls are made together by one thread hold only that thread. When a call to a destination times out, its circuit breaker
-opens: no step waits for the destination until it has answered a probe.
+A destination is a cell (for the super conductor), an agent (for a cell conductor), or the services of the main bus. The
+steps that wait for one destination hold a limited share of the worker's threads; further steps are postponed and hold
+no thread. Steps whose calls are made together by one thread hold only that thread. When a call to a cell or an agent
+times out, its circuit breaker opens: no step waits for the destination until it has answered a probe.
 """
 
 import contextvars
@@ -37,6 +37,15 @@ def worker_share(conf: cfg.ConfigOpts) -> int:
     """Return how many of a conductor's threads may wait for one destination; several destinations may fail together."""
     workers: int = conf.conductor.workers
     return max(1, workers // 4)
+
+
+def services_bulkhead(conf: cfg.ConfigOpts, backoff: Backoff) -> "Bulkheads":
+    """Return the bulkhead of the services of the main bus, for the steps of one conductor.
+
+    It has no breaker: a breaker would use up the tries of a step that has sent nothing.
+    """
+    workers: int = conf.conductor.workers
+    return Bulkheads("service", max(1, workers // 2), backoff, (), conf.rpc.call_timeout, postpones=True)
 
 
 class CircuitOpen(Exception):
@@ -222,18 +231,19 @@ class Bulkheads:
             self._prober.join()
 
     @contextmanager
-    def admit(self, key: str, name: str, probe: Callable[[], object]) -> Iterator[None]:
+    def admit(self, key: str, name: str, probe: Callable[[], object], *, may_postpone: bool = True) -> Iterator[None]:
         """Admit one call to a destination, made in the ``with`` block.
 
         :param probe: raises an error unless the destination answers within a short time.
+        :param may_postpone: false if the step may have called another destination before: it cannot restart.
         :raises CircuitOpen: the destination has not answered for a while.
         :raises Postponed: its share is used up; raised only within a step.
         """
-        scope = _STEP.get()
+        scope = _STEP.get() if may_postpone else None
         call = _CallUnderWay(time.monotonic(), object() if scope is None else scope.group)
         with self._changed:
             bulkhead = self._bulkheads.setdefault(key, _Bulkhead(name, probe))
-            self._check_admission(key, bulkhead, call.begun)
+            self._check_admission(scope, key, bulkhead, call.begun)
             bulkhead.begun.append(call)
         raised: BaseException | None = None
         try:
@@ -258,8 +268,7 @@ class Bulkheads:
             place.bulkhead.kept -= 1
         self.wake()
 
-    def _check_admission(self, key: str, bulkhead: _Bulkhead, now: float) -> None:
-        scope = _STEP.get()
+    def _check_admission(self, scope: StepScope | None, key: str, bulkhead: _Bulkhead, now: float) -> None:
         if bulkhead.is_suspected:
             # One lost message proves little: a call outside of a step is still made, but a step can wait for the probe.
             if scope is not None:

@@ -5,6 +5,7 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient
+from conductor.engine.bulkheads import services_bulkhead
 from conductor.engine.conflict_policy import PolicyWrites
 from conductor.engine.operations import Operations
 from conductor.engine.order_requests import OrderRequests
@@ -44,12 +45,13 @@ class SuperContext:
         #: The stored requests of orders that begin operations.
         self.requests: Final = OrderRequests(database, self.stored, self.worker)
         self.revoked_claims: Final = RevokedClaims(conductor_disowned, {})
+        bulkhead = services_bulkhead(conf, operations.backoff)
         #: The client of the schedulers for steps: stored answers are acknowledged once the step is recorded.
-        self.scheduling: Final = Scheduling(AcknowledgingClient(bus.client("scheduler"), acknowledgements))
+        self.scheduling: Final = Scheduling(AcknowledgingClient(bus.client("scheduler"), acknowledgements, bulkhead))
         #: The client of the schedulers for endpoints.
         self.scheduler_client: Final = bus.client("scheduler")
         #: The client of the placement role, which only steps use.
-        self.placement: Final = AcknowledgingClient(bus.client("placement"), acknowledgements)
+        self.placement: Final = AcknowledgingClient(bus.client("placement"), acknowledgements, bulkhead)
         #: Releases allocations through `placement`, under the conflict policy.
         self.writes: Final = PolicyWrites(conf, self.placement)
 

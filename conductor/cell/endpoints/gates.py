@@ -66,7 +66,7 @@ class CellGates(CellPart):
         )
         client = self._cell.gate_client
         try:
-            with self._cell.gate_bulkheads.admit("placement", "placement", client.ping):
+            with self._cell.endpoint_bulkheads.admit("placement", "placement", client.ping):
                 client.call(accept)
         except CircuitOpen as away:
             # The agent repeats its request. Otherwise all attempts that are to begin would hold the threads of this

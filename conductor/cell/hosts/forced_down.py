@@ -5,8 +5,8 @@ import logging
 from sqlalchemy import Connection
 
 from conductor.cell.records.instances import CellRecords
+from conductor.engine.guarded_client import GuardedClient
 from moorage import errors
-from moorage.bus.bus import Client
 from moorage.db.database import Database
 from moorage.messages import ListHostsDeclaredDown
 
@@ -19,7 +19,7 @@ class ForcedDownHosts:
     :param placement: a client with a short timeout, because the caller of an order waits for the answer.
     """
 
-    def __init__(self, cell_uuid: str, placement: Client, database: Database, records: CellRecords) -> None:
+    def __init__(self, cell_uuid: str, placement: GuardedClient, database: Database, records: CellRecords) -> None:
         self._cell_uuid = cell_uuid
         self._placement = placement
         self._database = database

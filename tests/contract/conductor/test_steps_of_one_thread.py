@@ -62,6 +62,9 @@ class Peer:
             if portion:
                 yield portion
 
+    def ping(self) -> None:
+        pass
+
     def _answer(self, message: Ask) -> str:
         self.asked[message.subject] += 1
         self.request_ids[message.subject] = context.current().request_id
@@ -91,8 +94,9 @@ class Stage:
         self.receiver = AcknowledgementReceiver()
         self.operations = Operations(database, conductor_operations, "me", {}, QUICK)
         self.bulkheads = Bulkheads("peer", share, QUICK, (errors.NoReply,), 60.0, postpones=True)
+        self.services = Bulkheads("service", threads, QUICK, (), 60.0, postpones=True)
         self.acknowledgements = Acknowledgements(self.receiver)  # type: ignore[arg-type]  # the part of a client that is used
-        self.client = AcknowledgingClient(self.peer, self.acknowledgements)  # type: ignore[arg-type]
+        self.client = AcknowledgingClient(self.peer, self.acknowledgements, self.services)  # type: ignore[arg-type]
         self.worker = Worker(self.operations, threads, "test", self.bulkheads, self.acknowledgements)
         self.answers: dict[str, str] = {}
         self.ended: set[str] = set()

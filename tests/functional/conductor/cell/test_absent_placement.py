@@ -1,13 +1,14 @@
-"""Test a cell's conductor while the placement role does not answer."""
+"""Test the conductors while the placement role, or the schedulers, do not answer."""
 
 import threading
 import time
 
-from support.conductor.builders import FakePlacement, World, wait_until
+from support.conductor.builders import FakePlacement, FakeScheduler, World, wait_until
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.messages import AcceptClaim, Done, ShowInCell
+from moorage.messages import AcceptClaim, DeleteAllocations, Done, Released, SelectDestinations, ShowInCell
+from moorage.model import Selection
 
 
 class SilentPlacement(FakePlacement):
@@ -42,6 +43,74 @@ def test_attempts_that_wait_for_the_placement_role_leave_the_cell_threads_for_ot
     assert time.monotonic() - begun < 1.0
     assert {one.uuid for one in found} == set(uuids)
     silent.may_accept.set()
+
+
+class SlowToRelease(FakePlacement):
+    """Answers no request to release allocations before the test allows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_release = threading.Event()
+        self.waiting = 0
+
+    @serves(DeleteAllocations)
+    def delete_allocations(self, message: DeleteAllocations) -> Released:
+        self.waiting += 1
+        assert self.may_release.wait(60)
+        return super().delete_allocations(message)
+
+
+class SlowScheduler(FakeScheduler):
+    """Answers no request for destinations before the test allows it."""
+
+    def __init__(self, placement: FakePlacement) -> None:
+        super().__init__(placement)
+        self.may_select = threading.Event()
+        self.may_select.set()
+        self.waiting = 0
+
+    @serves(SelectDestinations)
+    def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
+        self.waiting += not self.may_select.is_set()
+        assert self.may_select.wait(60)
+        return super().select_destinations(message)
+
+
+def test_steps_that_wait_for_the_placement_role_leave_workers_of_the_cell_to_others(world: World) -> None:
+    slow = world.replace(SlowToRelease())
+    world.restart("cell", workers=3)
+    uuids = [world.build()[0] for _ in range(4)]
+    for uuid in uuids:
+        world.becomes(uuid, "active")
+    for uuid in uuids:
+        world.delete(uuid)
+    wait_until(lambda: slow.waiting == 1)
+
+    [other] = world.build()
+    world.becomes(other, "active")
+    assert slow.waiting == 1
+    slow.may_release.set()
+    for uuid in uuids:
+        world.becomes(uuid, "deleted")
+
+
+def test_steps_that_wait_for_the_schedulers_leave_workers_of_the_super_conductor_to_others(world: World) -> None:
+    scheduler = world.replace(SlowScheduler(world.placement))
+    world.restart("super", workers=3)
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    scheduler.may_select.clear()
+    built = world.build()
+    # One after the other: steps that begin together count as one.
+    wait_until(lambda: scheduler.waiting == 1)
+    built += [world.build()[0] for _ in range(3)]
+
+    world.delete(uuid)
+    world.becomes(uuid, "deleted")
+    assert scheduler.waiting == 1
+    scheduler.may_select.set()
+    for each in built:
+        world.becomes(each, "active")
 
 
 def _is_refused(world: World) -> bool:

@@ -1,0 +1,30 @@
+"""Call a service without a step: while the service does not answer, calls are refused at once and hold no thread."""
+
+from conductor.engine.bulkheads import Bulkheads, CircuitOpen
+from moorage import errors
+from moorage.bus.bus import Client
+from moorage.messages.wire import Message, R
+
+
+class GuardedClient:
+    """A client for calls that are never postponed: those of endpoints, and of steps that have called others before.
+
+    :param name: the name of the service, for the log; clients with the same name share a bulkhead.
+    """
+
+    def __init__(self, client: Client, bulkheads: Bulkheads, name: str) -> None:
+        self._client = client
+        self._bulkheads = bulkheads
+        self._name = name
+
+    def call(self, message: Message[R]) -> R:
+        """Send a message and return its answer; see :meth:`moorage.bus.bus.Client.call`.
+
+        :raises NoReply: the service has not answered for a while, and the message was not sent.
+        """
+        try:
+            with self._bulkheads.admit(self._name, self._name, self._client.ping, may_postpone=False):
+                return self._client.call(message)
+        except CircuitOpen as away:
+            seconds = round(self._client.seconds(None), 1)
+            raise errors.NoReply(topic=message.topic, method=message.method, seconds=seconds) from away

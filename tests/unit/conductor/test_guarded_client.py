@@ -1,0 +1,81 @@
+"""Test the client of calls that are never postponed: a silent service holds none of their threads for long."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from conductor.engine import bulkheads
+from conductor.engine.bulkheads import Bulkheads
+from conductor.engine.guarded_client import GuardedClient
+from conductor.engine.steps import Backoff
+from harness.waiting import wait_until
+from moorage import errors
+from moorage.messages import ListCells
+
+MESSAGE = ListCells()
+
+
+class SilentService:
+    """Answers nothing before the test allows it."""
+
+    def __init__(self) -> None:
+        self.answers = False
+        self.calls = self.pings = 0
+
+    def call(self, message: ListCells) -> list[Any]:
+        self.calls += 1
+        return self._answer(message.method)
+
+    def ping(self) -> None:
+        self.pings += 1
+        self._answer("ping")
+
+    def seconds(self, timeout: float | None) -> float:
+        return 1.0 if timeout is None else timeout
+
+    def _answer(self, method: str) -> list[Any]:
+        if not self.answers:
+            raise errors.NoReply(topic="placement", method=method, seconds=1.0)
+        return []
+
+
+@pytest.fixture
+def destinations() -> Iterator[Bulkheads]:
+    made = Bulkheads("service", 1, Backoff(0.001, 0.01), (errors.NoReply,), 60.0, postpones=False)
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_a_service_that_does_not_answer_is_not_called_until_it_answers_a_probe(destinations: Bulkheads) -> None:
+    service = SilentService()
+    client = GuardedClient(service, destinations, "placement")  # type: ignore[arg-type]  # the part that is used
+    with pytest.raises(errors.NoReply):
+        client.call(MESSAGE)
+    wait_until(lambda: service.pings > 1)
+
+    with pytest.raises(errors.NoReply, match="no answer to list_cells on placement"):
+        client.call(MESSAGE)
+    with bulkheads.step(tries=0), pytest.raises(errors.NoReply):
+        client.call(MESSAGE)
+    assert service.calls == 1
+    service.answers = True
+    before = service.pings
+    wait_until(lambda: service.pings > before)
+    wait_until(lambda: _answered(client))
+
+
+def test_a_call_of_a_step_is_not_postponed_when_the_share_is_used_up(destinations: Bulkheads) -> None:
+    service = SilentService()
+    service.answers = True
+    client = GuardedClient(service, destinations, "placement")  # type: ignore[arg-type]  # the part that is used
+    with destinations.admit("placement", "placement", service.ping), bulkheads.step(tries=0):
+        assert client.call(MESSAGE) == []
+
+
+def _answered(client: GuardedClient) -> bool:
+    try:
+        return client.call(MESSAGE) == []
+    except errors.NoReply:
+        return False
