@@ -90,7 +90,7 @@ class CellContext:
             bus.client("placement"), acknowledgements, services_bulkhead(conf, operations.backoff)
         )
         #: The client of the placement role for endpoints.
-        self.placement_client: Final = bus.client("placement")
+        self.placement_client: Final = GuardedClient(bus.client("placement"), self.endpoint_bulkheads, "placement")
         #: The client for the gates, which wait only for a short time.
         self.gate_client: Final = impatient
         #: Releases allocations through `placement`, under the conflict policy.

@@ -1,9 +1,14 @@
 """Call a service without a step: while the service does not answer, calls are refused at once and hold no thread."""
 
+from functools import partial
+
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen
 from moorage import errors
 from moorage.bus.bus import Client
 from moorage.messages.wire import Message, R
+
+#: The timeout of a probe, in seconds; no call waits for a probe.
+_PROBE_SECONDS = 2.0
 
 
 class GuardedClient:
@@ -16,6 +21,7 @@ class GuardedClient:
         self._client = client
         self._bulkheads = bulkheads
         self._name = name
+        self._probe = partial(client.ping, _PROBE_SECONDS)
 
     def call(self, message: Message[R]) -> R:
         """Send a message and return its answer; see :meth:`moorage.bus.bus.Client.call`.
@@ -23,7 +29,7 @@ class GuardedClient:
         :raises NoReply: the service has not answered for a while, and the message was not sent.
         """
         try:
-            with self._bulkheads.admit(self._name, self._name, self._client.ping, may_postpone=False):
+            with self._bulkheads.admit(self._name, self._name, self._probe, may_postpone=False):
                 return self._client.call(message)
         except CircuitOpen as away:
             seconds = round(self._client.seconds(None), 1)

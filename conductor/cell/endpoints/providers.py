@@ -25,7 +25,8 @@ class CellProviders(CellPart):
     """Forwards messages about providers. A cell has no records of providers, only of the order of messages.
 
     A mutation is forwarded with its own request id, so that a repetition finds the stored answer through any conductor
-    of the cell. It raises ``InvalidState`` if a later message of the agent was received before.
+    of the cell. It raises ``InvalidState`` if a later message of the agent was received before. Each method raises
+    ``Unavailable`` if the placement role does not answer, or has not answered for a while.
     """
 
     def __init__(self, cell: CellContext) -> None:

@@ -27,7 +27,7 @@ class SilentService:
         self.calls += 1
         return self._answer(message.method)
 
-    def ping(self) -> None:
+    def ping(self, _timeout: float | None = None) -> None:
         self.pings += 1
         self._answer("ping")
 

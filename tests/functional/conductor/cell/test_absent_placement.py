@@ -1,13 +1,27 @@
 """Test the conductors while the placement role, or the schedulers, do not answer."""
 
+import contextlib
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
+import pytest
 from support.conductor.builders import FakePlacement, FakeScheduler, World, wait_until
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.messages import AcceptClaim, DeleteAllocations, Done, Released, SelectDestinations, ShowInCell
+from moorage.messages import (
+    AcceptClaim,
+    DeleteAllocations,
+    Done,
+    ListProviderTreesInCell,
+    Released,
+    SelectDestinations,
+    ShelveInCell,
+    ShowInCell,
+)
+from moorage.messages.wire import Message
 from moorage.model import Selection
 
 
@@ -111,6 +125,46 @@ def test_steps_that_wait_for_the_schedulers_leave_workers_of_the_super_conductor
     scheduler.may_select.set()
     for each in built:
         world.becomes(each, "active")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        lambda _uuid: ListProviderTreesInCell(uuids=(ids.fresh(),)),
+        lambda uuid: ShelveInCell(request_id=ids.fresh(), instance_uuid=uuid),
+    ],
+    ids=["reads of trees", "orders to shelve"],
+)
+def test_messages_that_need_the_placement_role_leave_the_cell_threads_for_other_messages(
+    world: World, message: Callable[[str], Message[Any]]
+) -> None:
+    world.conf.set_override("threads", 4, group="rpc")
+    world.conf.set_override("call_timeout", 2.0, group="rpc")
+    world.restart("cell")
+    uuids = [world.build()[0] for _ in range(4)]
+    for uuid in uuids:
+        world.becomes(uuid, "active")
+    world.servers.pop("placement").stop()
+    # The first calls time out, and so does a probe. From then on calls are refused.
+    wait_until(lambda: _seconds(world, ListProviderTreesInCell(uuids=(ids.fresh(),))) < 0.5)
+
+    begun = time.monotonic()
+    threads = [threading.Thread(target=_seconds, args=(world, message(uuid))) for uuid in uuids]
+    for thread in threads:
+        thread.start()
+    found = world.cell_call(ShowInCell(instance_uuids=tuple(uuids)))
+    assert time.monotonic() - begun < 1.0
+    assert {one.uuid for one in found} == set(uuids)
+    for thread in threads:
+        thread.join()
+
+
+def _seconds(world: World, message: Message[Any]) -> float:
+    """Return the seconds after which a message is answered or refused."""
+    begun = time.monotonic()
+    with contextlib.suppress(errors.Unavailable):
+        world.cell_call(message)
+    return time.monotonic() - begun
 
 
 def _is_refused(world: World) -> bool:
