@@ -127,6 +127,7 @@ class SuperConductor(_Conductor):
         operations = self._operations(database, conductor_operations, {})
         service = logs.service_name(conf)
         context = SuperContext(conf, database, operations, acknowledgements, bus, cells, service)
+        self._start(opened, context.endpoint_bulkheads)
         steps = super_parts.steps(context)
         ended = SuperEndedRecords(database, conductor_operations, {}, _records_kept(conf))
         deleted = SuperDeletedInstances(database, cells, _instances_kept(conf))

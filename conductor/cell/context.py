@@ -14,16 +14,16 @@ from conductor.cell.records.instances import CellRecords
 from conductor.cell.records.migrations import MigrationRecords
 from conductor.cell.requests import CellRequests
 from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient
-from conductor.engine.bulkheads import Bulkheads, services_bulkhead
+from conductor.engine.bulkheads import services_bulkhead
 from conductor.engine.conflict_policy import PolicyWrites
-from conductor.engine.guarded_client import GuardedClient
+from conductor.engine.guarded_client import GuardedClient, endpoint_bulkheads
 from conductor.engine.operations import Operations
 from conductor.engine.order_requests import origin
 from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import NewOperation, Operation
 from conductor.engine.worker import Worker
 from conductor.schema import cell_disowned, cell_requests
-from moorage import errors, ids
+from moorage import ids
 from moorage.bus.bus import Bus
 from moorage.db.database import Database
 from moorage.messages import DeleteInCell
@@ -67,16 +67,8 @@ class CellContext:
         # Shorter than the time that the super conductor waits for this cell's answer: a third of `call_timeout`.
         patience: float = conf.rpc.call_timeout / 4
         impatient = bus.client("placement", timeout=patience)
-        #: The bulkhead of the placement role for calls that cannot be postponed. Endpoints hold at most a part of the
-        #: threads of a server.
-        self.endpoint_bulkheads: Final = Bulkheads(
-            "service",
-            max(1, conf.rpc.threads // 2),
-            operations.backoff,
-            (errors.NoReply,),
-            patience / 3,
-            postpones=False,
-        )
+        #: The bulkhead of the placement role for calls that cannot be postponed.
+        self.endpoint_bulkheads: Final = endpoint_bulkheads(conf, operations.backoff, patience)
         guarded = GuardedClient(impatient, self.endpoint_bulkheads, "placement")
         self.forced_down: Final = ForcedDownHosts(cell.uuid, guarded, database, self.records)
         self.agents: Final = CellAgents(conf, cell.uuid, cell_bus, self.hosts, operations.backoff)

@@ -2,13 +2,25 @@
 
 from functools import partial
 
+from oslo_config import cfg
+
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen
+from conductor.engine.steps import Backoff
 from moorage import errors
 from moorage.bus.bus import Client
 from moorage.messages.wire import Message, R
 
 #: The timeout of a probe, in seconds; no call waits for a probe.
 _PROBE_SECONDS = 2.0
+
+
+def endpoint_bulkheads(conf: cfg.ConfigOpts, backoff: Backoff, patience: float) -> Bulkheads:
+    """Return the bulkheads of the services that endpoints call, which may hold a part of the threads of a server.
+
+    :param patience: the seconds for which an endpoint waits for an answer.
+    """
+    share = max(1, conf.rpc.threads // 2)
+    return Bulkheads("service", share, backoff, (errors.NoReply,), patience / 3, postpones=False)
 
 
 class GuardedClient:

@@ -7,6 +7,7 @@ from oslo_config import cfg
 from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient
 from conductor.engine.bulkheads import services_bulkhead
 from conductor.engine.conflict_policy import PolicyWrites
+from conductor.engine.guarded_client import GuardedClient, endpoint_bulkheads
 from conductor.engine.operations import Operations
 from conductor.engine.order_requests import OrderRequests
 from conductor.engine.revoked_claims import RevokedClaims
@@ -48,8 +49,12 @@ class SuperContext:
         bulkhead = services_bulkhead(conf, operations.backoff)
         #: The client of the schedulers for steps: stored answers are acknowledged once the step is recorded.
         self.scheduling: Final = Scheduling(AcknowledgingClient(bus.client("scheduler"), acknowledgements, bulkhead))
-        #: The client of the schedulers for endpoints.
-        self.scheduler_client: Final = bus.client("scheduler")
+        #: The bulkhead of the schedulers for endpoints.
+        self.endpoint_bulkheads: Final = endpoint_bulkheads(conf, operations.backoff, cells.order_patience)
+        #: The client of the schedulers for endpoints: the caller must get the reason before its own time-out.
+        self.scheduler_client: Final = GuardedClient(
+            bus.client("scheduler", timeout=cells.order_patience), self.endpoint_bulkheads, "scheduler"
+        )
         #: The client of the placement role, which only steps use.
         self.placement: Final = AcknowledgingClient(bus.client("placement"), acknowledgements, bulkhead)
         #: Releases allocations through `placement`, under the conflict policy.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.conductor.builders import FakePlacement, FakeScheduler, World, wait_until
+from support.conductor.builders import CELL_1, FakePlacement, FakeScheduler, World, wait_until
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
@@ -16,6 +16,7 @@ from moorage.messages import (
     DeleteAllocations,
     Done,
     ListProviderTreesInCell,
+    MigrateInstance,
     Released,
     SelectDestinations,
     ShelveInCell,
@@ -159,11 +160,36 @@ def test_messages_that_need_the_placement_role_leave_the_cell_threads_for_other_
         thread.join()
 
 
-def _seconds(world: World, message: Message[Any]) -> float:
+def test_orders_that_name_a_host_leave_the_threads_of_the_super_conductor_to_others_while_no_scheduler_answers(
+    world: World,
+) -> None:
+    world.conf.set_override("threads", 4, group="rpc")
+    world.conf.set_override("call_timeout", 3.0, group="rpc")
+    world.restart("super")
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    world.servers.pop("scheduler").stop()
+
+    def order() -> float:
+        return _seconds(world, MigrateInstance(request_id=ids.fresh(), instance_uuid=uuid, host="b"), "conductor")
+
+    # The first orders wait for a third of the time-out, and then a probe is not answered.
+    wait_until(lambda: order() < 0.5)
+    threads = [threading.Thread(target=order) for _ in range(4)]
+    begun = time.monotonic()
+    for thread in threads:
+        thread.start()
+    assert world.show(uuid).state == "active"
+    assert time.monotonic() - begun < 1.0
+    for thread in threads:
+        thread.join()
+
+
+def _seconds(world: World, message: Message[Any], topic: str = f"conductor.{CELL_1.uuid}") -> float:
     """Return the seconds after which a message is answered or refused."""
     begun = time.monotonic()
     with contextlib.suppress(errors.Unavailable):
-        world.cell_call(message)
+        world.bus.client(topic).call(message)
     return time.monotonic() - begun
 
 
