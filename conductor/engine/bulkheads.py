@@ -10,7 +10,7 @@ import contextvars
 import logging
 import threading
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -81,12 +81,14 @@ class StepScope:
     """One step in a worker's thread, the place that is kept for it, and the destinations that it has called.
 
     :param group: the same value for steps whose calls are made together by one thread.
+    :param key: the same value for all tries of a step, however often it was begun anew.
     """
 
-    def __init__(self, tries: int, place: KeptPlace | None, group: object) -> None:
+    def __init__(self, tries: int, place: KeptPlace | None, group: object, key: object) -> None:
         self.tries = tries
         self.place = place
         self.group = group
+        self.key = key
         self.entered: set[str] = set()
 
 
@@ -94,13 +96,15 @@ _STEP: contextvars.ContextVar[StepScope | None] = contextvars.ContextVar("step",
 
 
 @contextmanager
-def step(tries: int, place: KeptPlace | None = None, group: object = None) -> Iterator[None]:
+def step(tries: int, place: KeptPlace | None = None, group: object = None, key: object = None) -> Iterator[None]:
     """Mark the calls of this context as calls of one step, which can be postponed.
 
     :param place: the place that is kept for the step; given back if the step ends without its call.
     :param group: the same value for steps whose calls are made together by one thread; null for a single step.
+    :param key: the operation; while its step waits, a step of the same operation takes its place. Null for a step that
+        is not begun anew.
     """
-    scope = StepScope(tries, place, object() if group is None else group)
+    scope = StepScope(tries, place, object() if group is None else group, object() if key is None else key)
     token = _STEP.set(scope)
     try:
         yield
@@ -138,9 +142,9 @@ class _Bulkhead:
     probe_at: float = 0.0
     #: A probe is in progress.
     is_probed: bool = False
-    #: The postponed steps. The record of a step in ``fresh`` does not yet show the reason of the wait.
-    fresh: deque[Wake] = field(default_factory=deque)
-    waiting: deque[Wake] = field(default_factory=deque)
+    #: The postponed steps by key, in order. The record of a step in ``fresh`` does not yet show the reason of the wait.
+    fresh: OrderedDict[object, Wake] = field(default_factory=OrderedDict)
+    waiting: OrderedDict[object, Wake] = field(default_factory=OrderedDict)
 
     @property
     def is_suspected(self) -> bool:
@@ -170,11 +174,12 @@ class _Bulkhead:
             return []
         if self.open_since is not None:
             # Continue them one at a time: each records why it waits, and is then postponed again.
-            return [partial(self.fresh.popleft(), None)] if self.fresh else []
+            return [partial(self.fresh.popitem(last=False)[1], None)] if self.fresh else []
         due: list[Callable[[], None]] = []
         while (self.fresh or self.waiting) and self.has_room(share):
             self.kept += 1
-            due.append(partial((self.waiting or self.fresh).popleft(), KeptPlace(self, give_back)))
+            _key, wake = (self.waiting or self.fresh).popitem(last=False)
+            due.append(partial(wake, KeptPlace(self, give_back)))
         return due
 
 
@@ -272,10 +277,10 @@ class Bulkheads:
         if bulkhead.is_suspected:
             # One lost message proves little: a call outside of a step is still made, but a step can wait for the probe.
             if scope is not None:
-                raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=not scope.tries))
+                raise Postponed(lambda wake: self._wait(bulkhead, scope.key, wake, fresh=not scope.tries))
         elif bulkhead.open_since is not None:
             if scope is not None and scope.tries and self._postpones:
-                raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=False))
+                raise Postponed(lambda wake: self._wait(bulkhead, scope.key, wake, fresh=False))
             raise CircuitOpen(f"it has not answered for {now - bulkhead.open_since:.0f} s")
         if bulkhead.gives_kept_place(scope) or bulkhead.has_room(self._share, scope and scope.group):
             pass
@@ -285,15 +290,22 @@ class Bulkheads:
         elif key not in scope.entered:
             # A step that has called this destination before is not postponed: it would restart without its first
             # answer.
-            raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=not scope.tries))
+            raise Postponed(lambda wake: self._wait(bulkhead, scope.key, wake, fresh=not scope.tries))
         if scope is not None:
             scope.entered.add(key)
 
-    def _wait(self, bulkhead: _Bulkhead, wake: Wake, *, fresh: bool) -> None:
+    def _wait(self, bulkhead: _Bulkhead, key: object, wake: Wake, *, fresh: bool) -> None:
         with self._changed:
+            queue, other = bulkhead.waiting, bulkhead.fresh
             # Without ``postpones``, a waiting step must continue when the breaker opens: it is refused, and records it.
-            (bulkhead.fresh if fresh or not self._postpones else bulkhead.waiting).append(wake)
+            if fresh or not self._postpones:
+                queue, other = other, queue
+            former = queue.get(key) or other.pop(key, None)
+            queue[key] = wake
             self._awaited[bulkhead] = None
+        if former is not None:
+            # A message has begun the step anew, and the worker lets go of the older one.
+            former(None)
         # There may be room by now.
         self.wake()
 

@@ -68,6 +68,8 @@ class Worker:
         self._arrivals = itertools.count()
         # The operations in the queue or in a thread, which the sweep must skip.
         self._in_hand: Counter[str] = Counter()
+        # The newest lease number of each of them. An older one was superseded: a message has begun its step anew.
+        self._lease_numbers: dict[str, int] = {}
         self._ended = False
         self._occupancy = ThreadOccupancy(threads)
         self._threads = [
@@ -128,6 +130,8 @@ class Worker:
             for operation in operations:
                 if operation is not None:
                     self._in_hand[operation.uuid] += 1
+                    newest = max(operation.lease_number, self._lease_numbers.get(operation.uuid, 0))
+                    self._lease_numbers[operation.uuid] = newest
                     self._put(operation)
             self._changed.notify()
 
@@ -246,7 +250,7 @@ class Worker:
             self._in_hand[operation.uuid] -= 1
             # A Counter keeps keys whose count is 0: delete the key.
             if not self._in_hand[operation.uuid]:
-                del self._in_hand[operation.uuid]
+                del self._in_hand[operation.uuid], self._lease_numbers[operation.uuid]
 
     def _leave(self, runs: Sequence[StepRun]) -> None:
         """Leave steps in progress to another thread."""
@@ -257,6 +261,11 @@ class Worker:
     def _resume(self, operation: Operation, place: KeptPlace | None) -> None:
         # The step was postponed before it sent anything. Its carried records are dropped after a longer wait, because
         # others may have changed the records meanwhile.
+        if operation.lease_number < self._lease_numbers[operation.uuid]:
+            self._let_go(operation)
+            if place is not None:
+                place.give_back()
+            return
         waited = time.monotonic() - operation.taken_at
         carried = operation.carried if waited < _CARRIED_SECONDS else None
         with self._changed:

@@ -11,11 +11,12 @@ import pytest
 from sqlalchemy import Connection, select
 from support.conductor.record_builders import begin
 
-from conductor.engine.bulkheads import Bulkheads, Postponed
+from conductor.engine.bulkheads import Bulkheads, CircuitOpen, Postponed
 from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, Backoff, Ended, NewOperation, Next, NoPayload, Operation
 from conductor.engine.worker import Worker
 from conductor.schema import conductor_operations
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.db.database import Database
 
@@ -223,3 +224,46 @@ def test_a_step_is_postponed_at_most_once(database: Database) -> None:
 
     assert len(begun) == 12
     assert max(begun.values()) <= 2, begun
+
+
+def test_an_operation_whose_step_is_ordered_anew_while_it_waits_is_held_once(database: Database) -> None:
+    bulkheads = Bulkheads("host", 1, QUICK, (errors.NoReply,), 60.0, postpones=True)
+    silence, answers, ended, calls = threading.Event(), threading.Event(), threading.Event(), Counter[bool]()
+
+    def call() -> None:
+        if not answers.is_set():
+            silence.set()
+            raise errors.NoReply(topic="there", method="work", seconds=1.0)
+
+    def one(operation: Operation) -> Callable[[Connection], Ended]:
+        try:
+            with bulkheads.admit("a", "a", call):
+                calls[answers.is_set()] += 1
+                call()
+        except CircuitOpen as silent:
+            raise errors.CellUnreachable(cell="a", reason=str(silent)) from silent
+        ended.set()
+        return lambda _connection: Ended()
+
+    operations = Operations(database, conductor_operations, "me", {}, QUICK)
+    new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload())
+    bulkheads.start()
+    try:
+        with working(operations, threads=2, bulkheads=bulkheads, one=one) as worker:
+            worker.take_up(*ordered(database, operations, new))
+            assert silence.wait(20)
+            for _ in range(20):
+                worker.take_up(*database.write(lambda connection: operations.retry_now(connection, "s", BUILD)))
+                wait_until(lambda: _reason(database) is not None)
+            wait_until(lambda: worker._in_hand == {new.uuid: 1})
+            answers.set()
+            assert ended.wait(20)
+            wait_until(lambda: not worker._in_hand)
+    finally:
+        answers.set()
+        bulkheads.stop()
+    assert calls[True] == 1
+
+
+def _reason(database: Database) -> str | None:
+    return database.read(lambda connection: connection.scalars(select(conductor_operations.c.reason)).one())

@@ -226,6 +226,24 @@ def test_the_place_of_an_ended_call_is_kept_for_the_step_that_has_waited_longest
         pass
 
 
+def test_a_step_that_is_begun_anew_takes_the_place_of_the_older_one_that_waits(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    destinations, woken = built(share=1), list[tuple[str, bool]]()
+
+    def wait(name: str, key: str) -> None:
+        with bulkheads.step(0, key=key), pytest.raises(Postponed) as postponed, destinations.admit("a", "a", probe):
+            raise AssertionError("the call is made")
+        postponed.value.register(lambda place: woken.append((name, place is not None)))
+
+    with destinations.admit("a", "a", probe):
+        wait("first", key="s")
+        wait("other", key="t")
+        wait("second", key="s")
+        assert woken == [("first", False)]
+    assert woken == [("first", False), ("second", True)]
+
+
 def test_a_step_may_call_a_destination_again_while_another_step_uses_the_share(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
