@@ -3,6 +3,8 @@
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, bindparam, case, null, or_, select, tuple_
@@ -18,6 +20,14 @@ LOG = logging.getLogger(__name__)
 #: Seconds after which this conductor takes an operation again whose lease it has, but which is not in its queue: the
 #: connection was lost after the commit of the order or the last step. Longer than the time from commit to queue.
 _OWN_GRACE_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class LastSeen:
+    """The place in the list of due operations up to which it was read; the list begins with the longest due."""
+
+    due_at: float = -1.0
+    uuid: str = ""
 
 
 class Leases:
@@ -40,7 +50,7 @@ class Leases:
         self.lease_seconds = seconds
         # Built once: it takes SQLAlchemy longer to build a query than to run it.
         self._mine = [table.c[name] == value for name, value in self._scope.items()]
-        self._allow(self._free_lease())
+        self._allow()
         self._restarted_at = float("-inf")
 
     def restrict_to(self, steps: Collection[tuple[str, str]]) -> None:
@@ -48,21 +58,31 @@ class Leases:
 
         Any other step was recorded by a newer release, and is left to a conductor of that release.
         """
-        self._allow(and_(self._free_lease(), tuple_(self._table.c.kind, self._table.c.step).in_(sorted(steps))))
+        self._allow(tuple_(self._table.c.kind, self._table.c.step).in_(sorted(steps)))
 
-    def _allow(self, free: ColumnElement[bool]) -> None:
-        table = self._table
-        takable = (*self._mine, free, table.c.due_at <= now())
+    def _allow(self, *steps: ColumnElement[bool]) -> None:
+        table, lease = self._table, self._table.c
+        pending = (*self._mine, *steps, lease.state == "pending", lease.due_at <= now())
+        free = or_(lease.lease_owner.is_(None), lease.lease_until < now())
+        left = and_(lease.lease_owner == self._owner, lease.updated_at < now() - _OWN_GRACE_SECONDS)
         # Skip a locked row: another transaction is changing it, perhaps that of a conductor that hangs.
         self._takable: Select[Any] = (
-            select(table).where(*takable, table.c.uuid == bindparam("of_uuid")).with_for_update(skip_locked=True)
+            select(table)
+            .where(*pending, or_(free, left), table.c.uuid == bindparam("of_uuid"))
+            .with_for_update(skip_locked=True)
         )
-        self._due = select(table.c.uuid).where(*takable).order_by(table.c.due_at).limit(bindparam("most"))
+        # Both comparisons of the time: the first one finds the place in the index.
+        further = (
+            lease.due_at >= bindparam("seen_at"),
+            or_(lease.due_at > bindparam("seen_at"), lease.uuid > bindparam("seen_uuid")),
+        )
+        due = select(lease.due_at, lease.uuid).where(*pending, *further)
+        due = due.order_by(lease.due_at, lease.uuid).limit(bindparam("most"))
+        self._due, self._due_or_left = due.where(free), due.where(or_(free, left))
 
     def release(self, operation: Operation) -> None:
         """Release one lease, so that another conductor need not wait for it to expire."""
-        lease = self._table.c
-        self._free_all(lease.uuid == operation.uuid, lease.lease_number == operation.lease_number)
+        self._free([operation.uuid], self._table.c.lease_number == operation.lease_number)
 
     def take(self, uuid: str) -> Operation | None:
         """Take the lease of an operation that is due, unless another conductor has it, and return the operation."""
@@ -110,11 +130,24 @@ class Leases:
         )
         self._database.write(lambda connection: connection.execute(statement))
 
-    def due(self, held: Collection[str], limit: int) -> list[str]:
-        """Return the uuids of operations that this conductor may take now, the longest due first."""
-        most = {"most": limit + len(held)}
-        uuids = self._database.read(lambda connection: connection.scalars(self._due, most).all())
-        return [uuid for uuid in uuids if uuid not in held][:limit]
+    def due(
+        self, held: Collection[str], limit: int, seen: LastSeen | None = None, *, or_left: bool = True
+    ) -> list[str]:
+        """Return the uuids of some operations that this conductor may take now, the longest due first.
+
+        :param held: operations to leave out.
+        :param limit: the most operations to read at a time.
+        :param seen: the place after which to continue; it is moved on. At the end of the list, nothing is returned.
+        :param or_left: also return operations whose leases this conductor has; each of those in ``held`` is read too.
+        """
+        seen, query = seen or LastSeen(), self._due_or_left if or_left else self._due
+        while True:
+            rows = self._database.read(partial(_read, query, seen, limit))
+            if rows:
+                seen.due_at, seen.uuid = rows[-1]
+            found = [uuid for _due_at, uuid in rows if uuid not in held]
+            if found or len(rows) < limit:
+                return found
 
     def restart_waits(self) -> None:
         """Restart the waits, leases and ages that were recorded before the database's clock was set back.
@@ -170,9 +203,16 @@ class Leases:
         """Release all leases of this conductor, so that another one need not wait for them to expire."""
         self._free_all(self._table.c.lease_owner == self._owner)
 
-    def _free_all(self, *owned: ColumnElement[bool]) -> None:
-        pending = self._table.update().where(*self._mine, self._table.c.state == "pending", *owned)
-        statement = pending.values(**self._lease(False))
+    def _free_all(self, owned: ColumnElement[bool]) -> None:
+        query = select(self._table.c.uuid).where(*self._mine, self._table.c.state == "pending", owned)
+        uuids = self._database.read(lambda connection: connection.scalars(query).all())
+        for part in batches(sorted(uuids)):
+            self._free(part, owned)
+
+    def _free(self, uuids: Sequence[str], owned: ColumnElement[bool]) -> None:
+        table = self._table
+        these = table.update().where(*self._mine, table.c.uuid.in_(uuids), table.c.state == "pending", owned)
+        statement = these.values(**self._lease(False))
         self._database.write(lambda connection: connection.execute(statement))
 
     def _take(self, connection: Connection, operation: Operation) -> Operation:
@@ -202,10 +242,10 @@ class Leases:
             table.lease_number == operation.lease_number,
         ]
 
-    def _free_lease(self) -> ColumnElement[bool]:
-        lease = self._table.c
-        left = and_(lease.lease_owner == self._owner, lease.updated_at < now() - _OWN_GRACE_SECONDS)
-        return and_(lease.state == "pending", or_(lease.lease_owner.is_(None), left, lease.lease_until < now()))
+
+def _read(query: Select[Any], seen: LastSeen, limit: int, connection: Connection) -> Sequence[Row[Any]]:
+    place = {"seen_at": seen.due_at, "seen_uuid": seen.uuid, "most": limit}
+    return connection.execute(query, place).all()
 
 
 def operation_of(row: Row[Any], lease_number: int, *, resumed: bool = False) -> Operation:

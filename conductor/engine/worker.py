@@ -12,6 +12,7 @@ from functools import partial
 
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.bulkheads import Bulkheads, KeptPlace, Postponed
+from conductor.engine.leases import LastSeen
 from conductor.engine.operations import Operations
 from conductor.engine.rows import batches
 from conductor.engine.step_runs import StepRun, StepRuns
@@ -70,6 +71,7 @@ class Worker:
         self._in_hand: Counter[str] = Counter()
         # The newest lease number of each of them. An older one was superseded: a message has begun its step anew.
         self._lease_numbers: dict[str, int] = {}
+        self._looked_for_left = float("-inf")
         self._ended = False
         self._occupancy = ThreadOccupancy(threads)
         self._threads = [
@@ -138,27 +140,29 @@ class Worker:
     def sweep(self) -> None:
         """Take the due operations whose lease is free, including all operations of dead conductors."""
         self._operations.restart_waits()
-        while self._take_some():
-            pass
-
-    def _take_some(self) -> bool:
-        """Take some of the due operations; return whether there may be others that can be taken."""
-        with self._changed:
-            held = set(self._in_hand)
-        uuids = self._operations.due(held, _SWEEP_LIMIT)
-        taken = 0
-        for uuid in uuids:
-            with self._changed:
-                if self._ended:
-                    return False
-                if self._in_hand[uuid]:
-                    continue
-            if (operation := self._operations.take(uuid)) is not None:
-                LOG.info("Continuing the %s of %s at step %s", operation.kind, operation.subject, operation.step)
-                self.take_up(operation)
-                taken += 1
         # Operations that other conductors are taking or changing at this moment are left to the next sweep.
-        return taken > 0 and len(uuids) == _SWEEP_LIMIT
+        seen, or_left = LastSeen(), self._looks_for_left()
+        while uuids := self._operations.due(self._in_hand, _SWEEP_LIMIT, seen, or_left=or_left):
+            for uuid in uuids:
+                with self._changed:
+                    if self._ended:
+                        return
+                    if uuid in self._in_hand:
+                        continue
+                if (operation := self._operations.take(uuid)) is not None:
+                    LOG.info("Continuing the %s of %s at step %s", operation.kind, operation.subject, operation.step)
+                    self.take_up(operation)
+
+    def _looks_for_left(self) -> bool:
+        """Return whether a sweep looks for operations whose leases this conductor has and that it does not hold.
+
+        Such a sweep reads all operations that it holds: if there are many, it is done only from time to time.
+        """
+        at = time.monotonic()
+        looks = len(self._in_hand) <= _SWEEP_LIMIT or at - self._looked_for_left > self._operations.lease_seconds / 3
+        if looks:
+            self._looked_for_left = at
+        return looks
 
     def renew(self) -> None:
         """Renew the leases of all operations in the queue or in a thread."""

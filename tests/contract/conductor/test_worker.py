@@ -265,5 +265,36 @@ def test_an_operation_whose_step_is_ordered_anew_while_it_waits_is_held_once(dat
     assert calls[True] == 1
 
 
+def test_a_take_over_reads_each_operation_once_and_a_sweep_with_many_operations_in_hand_reads_none_of_them(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conductor.engine.leases._OWN_GRACE_SECONDS", 0.0)
+    rows: list[int] = []
+    read = database.read
+
+    def counted(work: Callable[[Connection], Any]) -> Any:
+        found = read(work)
+        rows.append(len(found))
+        return found
+
+    def begin_many(owner: Operations, count: int, *, taken: bool) -> list[Operation]:
+        new = [(NewOperation(ids.fresh(), BUILD, f"s{number}", "one", NoPayload()), "req") for number in range(count)]
+        return database.write(lambda connection: owner.begin_all(connection, new, taken=taken))
+
+    operations = Operations(database, conductor_operations, "me", {}, QUICK)
+    worker = Worker(operations, 1, "test", Bulkheads("host", 1, QUICK, (errors.NoReply,), 1.0, postpones=True))
+    # More than one page of operations that are in the queue already come first.
+    worker.take_up(*begin_many(operations, 300, taken=True))
+    begin_many(operations, 500, taken=False)
+
+    monkeypatch.setattr(database, "read", counted)
+    worker.sweep()
+    assert len(worker._in_hand) == 800
+    assert sum(rows) <= 800
+    rows.clear()
+    worker.sweep()
+    assert sum(rows) == 0
+
+
 def _reason(database: Database) -> str | None:
     return database.read(lambda connection: connection.scalars(select(conductor_operations.c.reason)).one())

@@ -12,8 +12,8 @@ COSTS_TIME = (
         promise=10,
         lost="The work of a dead conductor is never continued.",
         module="conductor.engine.leases",
-        line="or_(lease.lease_owner.is_(None), left, lease.lease_until < now()))",
-        broken="or_(lease.lease_owner.is_(None), left))",
+        line="or_(lease.lease_owner.is_(None), lease.lease_until < now())",
+        broken="or_(lease.lease_owner.is_(None))",
         tests=(_RECORDS + "test_an_operation_is_taken_over_only_after_its_lease_has_expired",),
     ),
     Break(
