@@ -1,7 +1,5 @@
 """The worker threads: each drives an operation from step to step until it waits, is postponed or has ended."""
 
-import heapq
-import itertools
 import logging
 import threading
 import time
@@ -15,6 +13,7 @@ from conductor.engine.bulkheads import Bulkheads, KeptPlace, Postponed
 from conductor.engine.leases import LastSeen
 from conductor.engine.operations import Operations
 from conductor.engine.rows import batches
+from conductor.engine.step_queue import Queued, StepQueue
 from conductor.engine.step_runs import StepRun, StepRuns
 from conductor.engine.steps import Operation, Steps
 from moorage import context, errors, failpoints
@@ -61,12 +60,9 @@ class Worker:
         self._runs = StepRuns(operations, {}, acknowledgements)
         self._service = service
         self._changed = threading.Condition()
-        # A heap by due time (monotonic clock), then by order of arrival. If a place in a bulkhead is kept for an
-        # operation, the operation is due at once: the place is unused until the operation continues.
-        self._queue: list[tuple[float, int, Operation, KeptPlace | None]] = []
+        self._queue = StepQueue()
         # Steps in progress that any thread may continue; the steps of one entry are continued together.
         self._under_way: deque[Sequence[StepRun]] = deque()
-        self._arrivals = itertools.count()
         # The operations in the queue or in a thread, which the sweep must skip.
         self._in_hand: Counter[str] = Counter()
         # The newest lease number of each of them. An older one was superseded: a message has begun its step anew.
@@ -134,7 +130,7 @@ class Worker:
                     self._in_hand[operation.uuid] += 1
                     newest = max(operation.lease_number, self._lease_numbers.get(operation.uuid, 0))
                     self._lease_numbers[operation.uuid] = newest
-                    self._put(operation)
+                    self._queue.put(operation)
             self._changed.notify()
 
     def sweep(self) -> None:
@@ -171,10 +167,6 @@ class Worker:
         for uuids in batches(held):
             self._operations.renew(uuids)
 
-    def _put(self, operation: Operation, place: KeptPlace | None = None) -> None:
-        due = time.monotonic() + operation.delay if place is None else float("-inf")
-        heapq.heappush(self._queue, (due, next(self._arrivals), operation, place))
-
     def _run(self) -> None:
         with context.bound(service=self._service):
             while (runs := self._next()) is not None:
@@ -193,7 +185,7 @@ class Worker:
         with self._changed:
             # Steps in progress are finished even if the worker is stopped.
             while not self._under_way:
-                wait = self._queue[0][0] - time.monotonic() if self._queue else None
+                wait = self._queue.seconds_to_next()
                 if self._ended:
                     return None
                 if wait is not None and wait <= 0:
@@ -206,17 +198,11 @@ class Worker:
                 return self._under_way.popleft()
         return self._runs.begin(due)
 
-    def _take_due(self) -> list[tuple[Operation, KeptPlace | None]]:
-        """Take the first operation from the queue, and those after it whose steps may be done together with its own."""
-        due = [heapq.heappop(self._queue)[2:]]
-        now = time.monotonic()
-        while self._queue and len(due) < _TOGETHER:
-            at, _arrival, operation, _place = self._queue[0]
-            if at > now or not self._runs.may_go_together(due[0][0], operation):
-                break
-            due.append(heapq.heappop(self._queue)[2:])
+    def _take_due(self) -> list[Queued]:
+        """Take a due operation from the queue, and those after it whose steps may be done together with its own."""
+        due = self._queue.take(self._runs.may_go_together, _TOGETHER)
         # Several operations may have been queued at once, but only one thread was woken: wake another one.
-        if self._queue:
+        if self._queue.seconds_to_next() is not None:
             self._changed.notify()
         return due
 
@@ -239,7 +225,7 @@ class Worker:
         with self._changed:
             for operation in following:
                 if operation not in here:
-                    self._put(operation)
+                    self._queue.put(operation)
             self._changed.notify()
         return self._runs.find(needing, self._leave) if needing else self._runs.begin([(each, None) for each in here])
 
@@ -273,5 +259,5 @@ class Worker:
         waited = time.monotonic() - operation.taken_at
         carried = operation.carried if waited < _CARRIED_SECONDS else None
         with self._changed:
-            self._put(replace(operation, delay=0.0, carried=carried), place)
+            self._queue.put(replace(operation, delay=0.0, carried=carried), place)
             self._changed.notify()

@@ -13,7 +13,7 @@ from support.conductor.record_builders import begin
 
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, Postponed
 from conductor.engine.operations import Operations
-from conductor.engine.steps import BUILD, Backoff, Ended, NewOperation, Next, NoPayload, Operation
+from conductor.engine.steps import BUILD, DELETE, Backoff, Ended, NewOperation, Next, NoPayload, Operation
 from conductor.engine.worker import Worker
 from conductor.schema import conductor_operations
 from harness.waiting import wait_until
@@ -294,6 +294,29 @@ def test_a_take_over_reads_each_operation_once_and_a_sweep_with_many_operations_
     rows.clear()
     worker.sweep()
     assert sum(rows) == 0
+
+
+def test_an_operation_does_not_wait_for_the_many_of_another_kind(database: Database) -> None:
+    done: list[str] = []
+    ended = threading.Event()
+
+    def one(operation: Operation) -> Callable[[Connection], Ended]:
+        done.append(operation.kind)
+        if operation.kind == DELETE:
+            ended.set()
+        return lambda _connection: Ended()
+
+    operations = Operations(database, conductor_operations, "me", {}, QUICK)
+    worker = Worker(operations, 1, "test", Bulkheads("host", 1, QUICK, (errors.NoReply,), 1.0, postpones=True))
+    kinds = [BUILD] * 200 + [DELETE]
+    new = [NewOperation(ids.fresh(), kind, f"s{number}", "one", NoPayload()) for number, kind in enumerate(kinds)]
+    worker.take_up(*ordered(database, operations, *new))
+    worker.start({(BUILD, "one"): one, (DELETE, "one"): one})
+    try:
+        assert ended.wait(20)
+    finally:
+        worker.stop()
+    assert DELETE in done[:2]
 
 
 def _reason(database: Database) -> str | None:
