@@ -13,8 +13,7 @@ from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.instances import CellRecords
 from conductor.cell.records.migrations import MigrationRecords
 from conductor.cell.requests import CellRequests
-from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient
-from conductor.engine.bulkheads import services_bulkhead
+from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient, services_bulkhead
 from conductor.engine.conflict_policy import PolicyWrites
 from conductor.engine.guarded_client import GuardedClient, endpoint_bulkheads
 from conductor.engine.operations import Operations

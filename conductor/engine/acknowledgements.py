@@ -8,8 +8,11 @@ import time
 from contextvars import ContextVar
 from typing import TypeVar
 
+from oslo_config import cfg
+
 from conductor.engine.bulkheads import Bulkheads
 from conductor.engine.step_calls import Calling, StepCall, made_here
+from conductor.engine.steps import Backoff
 from moorage import context, ids
 from moorage.bus.bus import Client
 from moorage.messages import MAX_INSTANCES, AcknowledgeRequests
@@ -28,6 +31,15 @@ _SERVICES = "services"
 
 #: The ids of the answered requests of a step.
 _ANSWERED: ContextVar[list[str]] = ContextVar("answered")
+
+
+def services_bulkhead(conf: cfg.ConfigOpts, backoff: Backoff) -> Bulkheads:
+    """Return the bulkhead of the services of the main bus, for the steps of one conductor.
+
+    It has no breaker: a breaker would use up the tries of a step that has sent nothing.
+    """
+    workers: int = conf.conductor.workers
+    return Bulkheads("service", max(1, workers // 2), backoff, (), conf.rpc.call_timeout, postpones=True)
 
 
 class Acknowledgements:
@@ -75,7 +87,7 @@ class Acknowledgements:
 class AcknowledgingClient:
     """A client for steps, for a topic that stores its answers until they are acknowledged.
 
-    :param bulkhead: bounds the threads that wait for services, as :func:`.services_bulkhead` returns it.
+    :param bulkhead: bounds the threads that wait for services, as :func:`services_bulkhead` returns it.
     """
 
     def __init__(self, client: Client, acknowledgements: Acknowledgements, bulkhead: Bulkheads) -> None:

@@ -39,15 +39,6 @@ def worker_share(conf: cfg.ConfigOpts) -> int:
     return max(1, workers // 4)
 
 
-def services_bulkhead(conf: cfg.ConfigOpts, backoff: Backoff) -> "Bulkheads":
-    """Return the bulkhead of the services of the main bus, for the steps of one conductor.
-
-    It has no breaker: a breaker would use up the tries of a step that has sent nothing.
-    """
-    workers: int = conf.conductor.workers
-    return Bulkheads("service", max(1, workers // 2), backoff, (), conf.rpc.call_timeout, postpones=True)
-
-
 class CircuitOpen(Exception):
     """The circuit breaker of the destination is open: it has not answered for a while, and no call waits for it."""
 
@@ -55,13 +46,20 @@ class CircuitOpen(Exception):
 class KeptPlace:
     """A place in a bulkhead that is kept for a step which has waited for it; no later step can take it."""
 
-    def __init__(self, bulkhead: "_Bulkhead", give_back: Callable[["KeptPlace"], None]) -> None:
+    def __init__(self, bulkhead: "_Bulkhead", bulkheads: "Bulkheads") -> None:
         self.bulkhead = bulkhead
-        self._give_back = give_back
+        self._bulkheads = bulkheads
 
     def give_back(self) -> None:
         """Give the place to the next step that waits."""
-        self._give_back(self)
+        self._bulkheads.give_back(self)
+
+    def take_along(self, may_join: Callable[["Wake"], bool], most: int) -> list["Wake"]:
+        """Remove the next steps that wait here, as long as they may join that of this place; return their callbacks.
+
+        The thread of the place makes their calls together with that of the step.
+        """
+        return self._bulkheads.take_along(self.bulkhead, may_join, most)
 
 
 #: Continues a postponed step, with the place that is kept for it, if any.
@@ -168,7 +166,7 @@ class _Bulkhead:
         groups = {call.group for call in self.begun}
         return group in groups or len(groups) + self.kept < share
 
-    def due(self, share: int, give_back: Callable[[KeptPlace], None]) -> list[Callable[[], None]]:
+    def due(self, share: int, bulkheads: "Bulkheads") -> list[Callable[[], None]]:
         """Remove the steps that may continue now from the queues; return their callbacks, each with its place."""
         if self.is_suspected:
             return []
@@ -179,7 +177,7 @@ class _Bulkhead:
         while (self.fresh or self.waiting) and self.has_room(share):
             self.kept += 1
             _key, wake = (self.waiting or self.fresh).popitem(last=False)
-            due.append(partial(wake, KeptPlace(self, give_back)))
+            due.append(partial(wake, KeptPlace(self, bulkheads)))
         return due
 
 
@@ -262,16 +260,30 @@ class Bulkheads:
     def wake(self) -> None:
         """Wake the postponed steps for which there is room now."""
         with self._changed:
-            due = [wake for bulkhead in self._awaited for wake in bulkhead.due(self._share, self._give_back)]
+            due = [wake for bulkhead in self._awaited for wake in bulkhead.due(self._share, self)]
             if due:
                 self._awaited = {each: None for each in self._awaited if each.fresh or each.waiting}
         for wake in due:
             wake()
 
-    def _give_back(self, place: KeptPlace) -> None:
+    def give_back(self, place: KeptPlace) -> None:
+        """Take a kept place back, as :meth:`KeptPlace.give_back` describes."""
         with self._changed:
             place.bulkhead.kept -= 1
         self.wake()
+
+    def take_along(self, bulkhead: _Bulkhead, may_join: Callable[[Wake], bool], most: int) -> list[Wake]:
+        """Remove steps that wait, as :meth:`KeptPlace.take_along` describes."""
+        taken: list[Wake] = []
+        with self._changed:
+            # While the breaker is open, each step continues alone.
+            while bulkhead.open_since is None and len(taken) < most and (queue := bulkhead.waiting or bulkhead.fresh):
+                key, wake = next(iter(queue.items()))
+                if not may_join(wake):
+                    break
+                del queue[key]
+                taken.append(wake)
+        return taken
 
     def _check_admission(self, scope: StepScope | None, key: str, bulkhead: _Bulkhead, now: float) -> None:
         if bulkhead.is_suspected:

@@ -144,8 +144,8 @@ class Leases:
         while True:
             rows = self._database.read(partial(_read, query, seen, limit))
             if rows:
-                seen.due_at, seen.uuid = rows[-1]
-            found = [uuid for _due_at, uuid in rows if uuid not in held]
+                seen.due_at, seen.uuid = rows[-1].due_at, rows[-1].uuid
+            found = [row.uuid for row in rows if row.uuid not in held]
             if found or len(rows) < limit:
                 return found
 

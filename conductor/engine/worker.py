@@ -4,12 +4,11 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from conductor.engine.acknowledgements import Acknowledgements
-from conductor.engine.bulkheads import Bulkheads, KeptPlace, Postponed
+from conductor.engine.bulkheads import Bulkheads, KeptPlace, Postponed, Wake
 from conductor.engine.leases import LastSeen
 from conductor.engine.operations import Operations
 from conductor.engine.rows import batches
@@ -34,6 +33,18 @@ _STUCK_SECONDS = 180.0
 _CARRIED_SECONDS = 5.0
 #: The most steps that one thread does together. Arbitrary: half of what one message can carry.
 _TOGETHER = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PostponedStep:
+    """A step that waits for room in its bulkhead; called when there is room."""
+
+    operation: Operation
+    resume: Callable[[Operation, KeptPlace | None], None]
+
+    def __call__(self, place: KeptPlace | None) -> None:
+        """Continue the step, with the place that is kept for it, if any."""
+        self.resume(self.operation, place)
 
 
 class Worker:
@@ -201,6 +212,15 @@ class Worker:
     def _take_due(self) -> list[Queued]:
         """Take a due operation from the queue, and those after it whose steps may be done together with its own."""
         due = self._queue.take(self._runs.may_go_together, _TOGETHER)
+        (first, place), most = due[0], _TOGETHER - len(due)
+        if place is not None:
+
+            def may_join(wake: Wake) -> bool:
+                return isinstance(wake, PostponedStep) and self._runs.may_go_together(first, wake.operation)
+
+            # Otherwise the calls of steps that have waited would be made one by one.
+            also = [wake.operation for wake in place.take_along(may_join, most) if isinstance(wake, PostponedStep)]
+            due += [(self._resumed(operation), None) for operation in also if not self._drops(operation)]
         # Several operations may have been queued at once, but only one thread was woken: wake another one.
         if self._queue.seconds_to_next() is not None:
             self._changed.notify()
@@ -220,7 +240,7 @@ class Worker:
                     following.append(run.following)
             except Postponed as postponed:
                 # The thread is free for other steps; the operation is queued again when there is room.
-                postponed.register(partial(self._resume, run.operation))
+                postponed.register(PostponedStep(run.operation, self._resume))
         here = [] if needing else self._keep_first(following)
         with self._changed:
             for operation in following:
@@ -249,15 +269,25 @@ class Worker:
             self._changed.notify()
 
     def _resume(self, operation: Operation, place: KeptPlace | None) -> None:
-        # The step was postponed before it sent anything. Its carried records are dropped after a longer wait, because
-        # others may have changed the records meanwhile.
-        if operation.lease_number < self._lease_numbers[operation.uuid]:
-            self._let_go(operation)
+        if self._drops(operation):
             if place is not None:
                 place.give_back()
             return
+        with self._changed:
+            self._queue.put(self._resumed(operation), place)
+            self._changed.notify()
+
+    def _drops(self, operation: Operation) -> bool:
+        """Let go of an operation whose step a message has begun anew; return whether this is so."""
+        dropped = operation.lease_number < self._lease_numbers[operation.uuid]
+        if dropped:
+            self._let_go(operation)
+        return dropped
+
+    @staticmethod
+    def _resumed(operation: Operation) -> Operation:
+        # The step was postponed before it sent anything. Its carried records are dropped after a longer wait, because
+        # others may have changed the records meanwhile.
         waited = time.monotonic() - operation.taken_at
         carried = operation.carried if waited < _CARRIED_SECONDS else None
-        with self._changed:
-            self._queue.put(replace(operation, delay=0.0, carried=carried), place)
-            self._changed.notify()
+        return replace(operation, delay=0.0, carried=carried)

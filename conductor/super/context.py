@@ -4,8 +4,7 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient
-from conductor.engine.bulkheads import services_bulkhead
+from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient, services_bulkhead
 from conductor.engine.conflict_policy import PolicyWrites
 from conductor.engine.guarded_client import GuardedClient, endpoint_bulkheads
 from conductor.engine.operations import Operations

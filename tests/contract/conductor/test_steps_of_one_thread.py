@@ -18,6 +18,7 @@ from conductor.engine.step_calls import StepCall
 from conductor.engine.steps import BUILD, Backoff, CommitStep, Ended, NewOperation, Next, NoPayload, Operation
 from conductor.engine.worker import Worker
 from conductor.schema import conductor_operations
+from harness.waiting import wait_until
 from moorage import context, errors, failpoints, ids
 from moorage.batches import BatchItem
 from moorage.db.database import Database
@@ -281,6 +282,19 @@ def test_steps_beyond_the_share_of_a_destination_wait_and_continue_afterwards(da
         stage.wait_for(subjects() | {"t0", "t1", "t2"})
     finally:
         stage.peer.may_answer.set()
+        stage.worker.stop()
+
+
+def test_steps_that_have_waited_for_a_destination_call_it_together(database: Database) -> None:
+    stage = Stage(database, share=1)
+    try:
+        with stage.bulkheads.admit("peer", "peer", lambda: None):
+            stage.order(3 * MANY)
+            stage.worker.start(stage.steps)
+            wait_until(lambda: len(stage.bulkheads._bulkheads["peer"].fresh) == 3 * MANY)
+        stage.wait_for({f"s{number}" for number in range(3 * MANY)})
+        assert stage.peer.sizes == [16, 16, 4]
+    finally:
         stage.worker.stop()
 
 

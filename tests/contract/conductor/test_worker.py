@@ -320,4 +320,6 @@ def test_an_operation_does_not_wait_for_the_many_of_another_kind(database: Datab
 
 
 def _reason(database: Database) -> str | None:
-    return database.read(lambda connection: connection.scalars(select(conductor_operations.c.reason)).one())
+    query = select(conductor_operations.c.reason)
+    found: str | None = database.read(lambda connection: connection.scalars(query).one())
+    return found
