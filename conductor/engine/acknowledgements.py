@@ -36,10 +36,11 @@ _ANSWERED: ContextVar[list[str]] = ContextVar("answered")
 def services_bulkhead(conf: cfg.ConfigOpts, backoff: Backoff) -> Bulkheads:
     """Return the bulkhead of the services of the main bus, for the steps of one conductor.
 
-    It has no breaker: a breaker would use up the tries of a step that has sent nothing.
+    It has no breaker: a breaker would use up the tries of a step that has sent nothing. Steps that wait continue in
+    their order, whether they are repeated or not.
     """
     workers: int = conf.conductor.workers
-    return Bulkheads("service", max(1, workers // 2), backoff, (), conf.rpc.call_timeout, postpones=True)
+    return Bulkheads("service", max(1, workers // 2), backoff, (), conf.rpc.call_timeout, postpones=False)
 
 
 class Acknowledgements:

@@ -95,7 +95,7 @@ class Stage:
         self.receiver = AcknowledgementReceiver()
         self.operations = Operations(database, conductor_operations, "me", {}, QUICK)
         self.bulkheads = Bulkheads("peer", share, QUICK, (errors.NoReply,), 60.0, postpones=True)
-        self.services = Bulkheads("service", threads, QUICK, (), 60.0, postpones=True)
+        self.services = Bulkheads("service", threads, QUICK, (), 60.0, postpones=False)
         self.acknowledgements = Acknowledgements(self.receiver)  # type: ignore[arg-type]  # the part of a client that is used
         self.client = AcknowledgingClient(self.peer, self.acknowledgements, self.services)  # type: ignore[arg-type]
         self.worker = Worker(self.operations, threads, "test", self.bulkheads, self.acknowledgements)

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from conductor.engine import bulkheads
+from conductor.engine.acknowledgements import services_bulkhead
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, KeptPlace, Postponed
 from conductor.engine.steps import Backoff
 from moorage import errors
+from moorage.config import options
 
 UNANSWERED = errors.NoReply(topic="there", method="work", seconds=1.0)
 
@@ -224,6 +226,15 @@ def test_the_place_of_an_ended_call_is_kept_for_the_step_that_has_waited_longest
                     postponed_step(destinations, probe)
     with bulkheads.step(0), destinations.admit("a", "a", probe):
         pass
+
+
+def test_a_repeated_step_that_waits_for_a_service_does_not_overtake_a_new_one(probe: Probe) -> None:
+    destinations = services_bulkhead(options.new({"conductor": {"workers": 2}}), Backoff())
+    woken: list[str] = []
+    with destinations.admit("a", "a", probe):
+        postponed_step(destinations, probe).register(lambda _: woken.append("new"))
+        postponed_step(destinations, probe, tries=1).register(lambda _: woken.append("repeated"))
+    assert woken == ["new"]
 
 
 def test_a_step_that_is_begun_anew_takes_the_place_of_the_older_one_that_waits(
