@@ -60,7 +60,12 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
         _require_as_seen(uuid, seen, found.get(uuid))
     named = {uuid for hold in message.holds for uuid in (hold.root_provider_uuid, *hold.allocations)}
     keys = providers.keys_found(connection, named)
-    changes = [_held(connection, hold, found.get(uuid), keys, group_ids, names) for uuid, hold in holds.items()]
+    # By pair, the amount that this write releases, less the amount that it has assigned to holds.
+    spare: Counter[Pair] = Counter()
+    for uuid, holding in found.items():
+        if uuid not in holds or not _is_its_own(holds[uuid], holding):
+            spare.update(holding.amounts)
+    changes = [_held(connection, hold, found.get(uuid), keys, group_ids, names, spare) for uuid, hold in holds.items()]
     for uuid in message.seen.keys() - holds.keys():
         changes += _released(uuid, found.get(uuid), for_good=uuid in message.for_good)
     complete = partial(_complete, connection, message.holds)
@@ -106,6 +111,7 @@ def _held(
     keys: Mapping[str, ProviderKey],
     group_ids: Mapping[str, int],
     names: ResourceClassNames,
+    spare: Counter[Pair],
 ) -> ConsumerChange:
     tombstones.require_unburied(connection, hold.consumer_uuid, holding)
     if hold.claim_id is None and tombstones.buried(connection, [str(hold.accepted_by)]):
@@ -114,12 +120,11 @@ def _held(
     root = keys.get(hold.root_provider_uuid)
     if root is None:
         raise errors.ProviderNotFound(name=hold.root_provider_uuid)
-    # If the consumer has another claim, its allocations cannot be distinguished from foreign ones: all are replaced. If
-    # it has no claim or the recorded one, allocations beyond the record are foreign, and stay.
-    is_its_own = holding is not None and holding.claim_id in (None, hold.claim_id)
+    is_its_own = holding is not None and _is_its_own(hold, holding)
     own = replace(holding, root_provider_id=root.root_id) if holding is not None and is_its_own else None
     before = Counter({} if own is None else own.amounts)
-    missing = _missing(connection, hold, own, root.root_id, keys, names)
+    missing = _missing(connection, hold, own, root.root_id, keys, names, spare)
+    spare.subtract(missing)
     return ConsumerChange(
         uuid=hold.consumer_uuid,
         before=holding,
@@ -132,6 +137,15 @@ def _held(
     )
 
 
+def _is_its_own(hold: RecordedHold, holding: Holding) -> bool:
+    """Return whether a consumer keeps its allocations.
+
+    If it has another claim, they cannot be distinguished from foreign ones: all are replaced. If it has no claim or the
+    recorded one, allocations beyond the record are foreign, and stay.
+    """
+    return holding.claim_id in (None, hold.claim_id)
+
+
 def _missing(
     connection: Connection,
     hold: RecordedHold,
@@ -139,6 +153,7 @@ def _missing(
     root_id: int,
     keys: Mapping[str, ProviderKey],
     names: ResourceClassNames,
+    spare: Counter[Pair],
 ) -> Counter[Pair]:
     """Return the recorded amounts that a consumer lacks, on their provider or elsewhere in the host's tree."""
     wanted = amounts_of(hold.allocations)
@@ -161,11 +176,15 @@ def _missing(
         if provider_id in tree_ids:
             lacking[number] -= amount
     pools = Counter({pair: amount for pair, amount in claimed.items() if pair[0] not in of_tree}) - there
-    return pools + _spread(connection, +lacking, claimed - there, tree_ids)
+    return pools + _spread(connection, +lacking, claimed - there, tree_ids, spare)
 
 
 def _spread(
-    connection: Connection, lacking: Counter[int], claimed: Mapping[Pair, int], tree_ids: Sequence[int]
+    connection: Connection,
+    lacking: Counter[int],
+    claimed: Mapping[Pair, int],
+    tree_ids: Sequence[int],
+    spare: Counter[Pair],
 ) -> Counter[Pair]:
     """Distribute amounts by class over a tree: first to the providers they were claimed from, then by free capacity.
 
@@ -178,10 +197,12 @@ def _spread(
         having = [one for one in tree_ids if number in inventories.get(one, {})]
         by_claim = [one for one in having if (one, number) in claimed]
         # A reshape may have removed the class from the provider it was claimed from.
-        free = {one: int(inventories[one][number].capacity) - inventories[one][number].used for one in having}
+        rows = {one: inventories[one][number] for one in having}
+        # What the write itself releases is free even on an over-committed provider: usage does not grow there.
+        free = {one: max(0, int(row.capacity) - row.used) + spare[one, number] for one, row in rows.items()}
         left = amount
         for one in by_claim:
-            here = min(left, claimed[one, number])
+            here = min(left, claimed[one, number], max(0, free[one]))
             found[one, number] += here
             left -= here
         for one in sorted(having, key=lambda one: -free[one]):

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import delete, select, update
 from support.placement_store.builders import Amounts, CallBetween, Store
 from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk, row
+from support.placement_store.reshape_builders import Reshaping, child
 
 from moorage import errors, ids
 from moorage.messages import AcceptClaim, AuditStore, HealConsumers, Healed, Recounted, RecountInventories
@@ -304,6 +305,41 @@ def test_amounts_moved_by_a_reshape_are_found_at_their_new_place(
     store.set_inventories(source, store.generation(source), VCPU=8)
     heal(source_hold(moving))
     assert moving.amounts == {source: {"VCPU": 2}, child: {"MEMORY_MB": 2048}}
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_lost_consumers_share_the_capacity_that_a_reshape_has_split(
+    store: Store, heal: Heal, reshaping: Reshaping, source: str, together: bool
+) -> None:
+    gpu = store.provider("gpu", parent=source, VGPU=4)
+    both = [Moving(store, {source: SMALL, gpu: {"VGPU": 2}}).build() for _ in range(2)]
+    reshaping.move((gpu, {"VGPU": 2}, "part"), providers=(child("part", gpu),))
+    for moving in both:
+        lose(store, moving.uuid)
+
+    holds = [source_hold(moving) for moving in both]
+    for some in [holds] if together else [[hold] for hold in holds]:
+        heal(*some)
+
+    assert [[*moving.amounts] for moving in both] == [[source, gpu], [source, store.uuid_of("part")]]
+    assert store.is_sound()
+
+
+@pytest.mark.parametrize("is_its_own", [True, False])
+def test_amounts_that_the_heal_itself_releases_are_assigned_again_where_they_were_claimed(
+    store: Store, heal: Heal, source: str, is_its_own: bool
+) -> None:
+    gpus = [store.provider(f"gpu{number}", parent=source, VGPU=2) for number in range(2)]
+    amounts = {source: SMALL, **{gpu: {"VGPU": 2} for gpu in gpus}}
+    stale = Moving(store, amounts).build()
+    for gpu in gpus:
+        store.set_inventories(gpu, store.generation(gpu), VGPU=1)
+
+    uuid = stale.uuid if is_its_own else ids.fresh()
+    heal(hold(uuid, ids.fresh(), amounts, ids.fresh()), gone=() if is_its_own else (stale.uuid,))
+
+    assert store.held(uuid) == amounts
+    assert not store.audit().drifted
 
 
 def test_amounts_of_a_class_without_any_inventory_are_refused(
