@@ -222,7 +222,8 @@ def _encoded(attributes: dict[str, Any]) -> bytes:
 def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) -> list[str]:
     """Write heartbeats; return the names of hosts without a row."""
     here = hosts.c.cell_uuid == cell_uuid
-    known = frozenset(connection.scalars(select(hosts.c.service_host).where(here)))
+    names = select(hosts.c.service_host).where(here)
+    known = frozenset(connection.scalars(names))
     # UPDATE hosts SET heartbeat_at = :now WHERE cell_uuid = ... AND service_host NOT IN (...)
     for these in rows_named(hosts.c.service_host, alive, known):
         connection.execute(hosts.update().where(here, these).values(heartbeat_at=now()))
@@ -230,4 +231,5 @@ def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) ->
     down = connection.execute(select(hosts.c.id, hosts.c.service_host).where(here, ~hosts.c.up))
     recovered = [row.id for row in down if row.service_host in alive]
     update(connection, recovered, {"up": True})
-    return sorted(alive - known)
+    # Read again: the update may have waited for the deletion of a host, which then has no row any more.
+    return sorted(alive.difference(connection.scalars(names)))

@@ -15,6 +15,7 @@ from moorage.messages import (
     DeleteAllocations,
     DeleteResourceProvider,
     GetResourceProvider,
+    HostsRegistered,
     ListHosts,
     PutAllocations,
     ReportHosts,
@@ -166,8 +167,8 @@ class Rig:
         self.report_providers(*providers)
         self.report([report(number, **described) for number in numbers], [f"host{n}" for n in numbers], cell)
 
-    def report(self, described: Sequence[HostReport], alive: Sequence[str] = (), cell: int = 0) -> None:
-        self.registry.report_hosts(
+    def report(self, described: Sequence[HostReport], alive: Sequence[str] = (), cell: int = 0) -> HostsRegistered:
+        return self.registry.report_hosts(
             ReportHosts(request_id=self.fresh(), cell_uuid=CELLS[cell], hosts=tuple(described), alive=tuple(alive))
         )
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func
 from sqlalchemy import select as query
-from support.placement_store.builders import Store
+from support.placement_store.builders import CallBetween, Store
 from support.scheduler.builders import CELLS, select
 from support.scheduler.moving_builders import build, consumer, end, held, instance_of, migration_of, move
 from support.scheduler.rig import Rig, node_uuid, report
@@ -19,6 +19,7 @@ from moorage.messages import (
     EndMove,
     ListResourceProviders,
     PutAllocations,
+    ReportHosts,
 )
 from moorage.model import Inventory, ProviderReport, Selection
 from placement_store.db.names import sync
@@ -311,10 +312,32 @@ def test_a_host_that_is_reported_while_it_is_deleted_exists_afterwards(rig: Rig)
         rig.report([report(0)])
         with ThreadPoolExecutor(2) as pool:
             removal = pool.submit(delete, rig)
-            pool.submit(rig.report, [report(0)], ["host0"]).result()
+            reported = pool.submit(rig.report, [report(0)], ["host0"]).result()
             refused = removal.exception()
         assert refused is None or isinstance(refused, errors.InvalidState)
-        assert refused is None or known(rig) == ["host0"]
-        if known(rig):
-            force_down(rig)
-            delete(rig)
+        if reported.unknown:
+            rig.report([report(0)], ["host0"])
+        assert known(rig) == ["host0"]
+        force_down(rig)
+        delete(rig)
+
+
+@pytest.mark.parametrize("rig", [pytest.param("mariadb", marks=pytest.mark.servers)], indirect=True)
+def test_a_host_deleted_while_its_heartbeat_is_written_is_answered_as_unknown(rig: Rig) -> None:
+    reporting = rig.scheduler()
+
+    def interrupted(after: int) -> list[str]:
+        rig.report([report(0)])
+        message = ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], alive=("host0",))
+        with CallBetween(reporting.database, after, lambda: delete(rig)) as between:
+            answer = reporting.endpoint.report_hosts(message)
+        assert (answer.unknown, known(rig)) == ((("host0",), []) if after else ((), ["host0"]))
+        return between.statements
+
+    statements = interrupted(0)
+    force_down(rig)
+    delete(rig)
+    heartbeat = next(number for number, sql in enumerate(statements) if sql.startswith("UPDATE hosts"))
+    assert heartbeat > 2
+    for after in range(1, heartbeat + 1):
+        interrupted(after)
