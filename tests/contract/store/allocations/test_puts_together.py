@@ -87,6 +87,21 @@ def test_two_simultaneous_puts_do_not_exchange_full_hosts(store: Store) -> None:
     assert each_at_once(store, changes) == ["CapacityExceeded"] * 2
 
 
+def test_a_release_makes_no_room_for_an_earlier_put_beside_a_put_on_another_host(store: Store) -> None:
+    host, other = store.provider(VCPU=3), store.provider(VCPU=3)
+    held, new = ids.fresh(), ids.fresh()
+    together(store, (held, http_put({host: LARGE})))
+
+    with pytest.raises(errors.CapacityExceeded):
+        together(
+            store,
+            (new, http_put({host: {"VCPU": 1}})),
+            (ids.fresh(), http_put({other: SMALL})),
+            (held, http_put({host: SMALL}, 1)),
+        )
+    assert store.held(held) == {host: LARGE}
+
+
 def test_simultaneous_puts_fill_hosts_exactly(store: Store) -> None:
     hosts = [store.provider(VCPU=Inventory(total=5, max_unit=2)) for _ in range(2)]
     sent = [(ids.fresh(), http_put({hosts[n % 2]: {"VCPU": 1}})) for n in range(16)]

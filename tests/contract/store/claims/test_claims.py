@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import Connection, event
 from support.databases.rows_read import rows_read
-from support.placement_store.builders import Store, refusals
+from support.placement_store.builders import Store, node_report, refusals
 from support.placement_store.move_builders import FREE, SMALL
 
 from moorage import errors, ids
@@ -45,6 +45,23 @@ def test_fifty_consumers_are_claimed_in_one_transaction_or_not_at_all(store: Sto
     assert len({claim.claim_id for claim in claimed}) == 50
     assert [store.consumer(uuid).claim_id for uuid in uuids] == [claim.claim_id for claim in claimed]
     assert {store.used(host)["VCPU"] for host in hosts} == {20}
+    assert store.is_sound()
+
+
+@pytest.mark.parametrize("count", [192, 193, 385])
+def test_every_inventory_is_checked_and_changed_however_many_statements_that_takes(store: Store, count: int) -> None:
+    store.report(*(node_report(number, VCPU=1) for number in range(count)))
+
+    def claim() -> None:
+        store.claim_all(
+            [store.new_claim(ids.fresh(), {ids.derived("node", number): {"VCPU": 1}}) for number in range(count)]
+        )
+
+    claim()
+    assert store.is_sound()
+    with pytest.raises(errors.CapacityExceeded) as caught:
+        claim()
+    assert caught.value.count == count
     assert store.is_sound()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 from support.placement_store.builders import Amounts, Store, request
-from support.placement_store.move_builders import Moving
+from support.placement_store.move_builders import Moving, row
 from support.placement_store.reshape_builders import Reshaping, child, dealt
 
 from moorage import errors, ids
@@ -164,17 +164,9 @@ def test_a_swap_keeps_the_isolation_of_groups(
     assert is_kept_apart(reshaping, other) is isolated
 
 
-@pytest.mark.parametrize("harm", ["lost", "shortened"])
-def test_a_heal_restores_the_recorded_isolation_of_groups(
-    store: Store, host: Host, reshaping: Reshaping, harm: str
-) -> None:
-    uuid, attempt, claim_id = ids.fresh(), ids.fresh(), ids.fresh()
-    seen: dict[str, Any] = {}
-    if harm == "shortened":
-        claim_id = store.claim(uuid, {host.node: {"VCPU": 1}}, isolated=host.groups).claim_id
-        store.accept(uuid, claim_id, attempt)
-        seen = {"generation": store.consumer(uuid).generation, "claim_id": claim_id}
-    hold = RecordedHold(
+def recorded(uuid: str, claim_id: str, attempt: str, host: Host) -> RecordedHold:
+    """Return the record of an instance with all amounts of a host and both groups isolated."""
+    return RecordedHold(
         consumer_uuid=uuid,
         consumer_type="INSTANCE",
         claim_id=claim_id,
@@ -186,7 +178,39 @@ def test_a_heal_restores_the_recorded_isolation_of_groups(
         user_id="user",
         isolated=host.groups,
     )
+
+
+@pytest.mark.parametrize("harm", ["lost", "shortened"])
+def test_a_heal_restores_the_recorded_isolation_of_groups(
+    store: Store, host: Host, reshaping: Reshaping, harm: str
+) -> None:
+    uuid, attempt, claim_id = ids.fresh(), ids.fresh(), ids.fresh()
+    seen: dict[str, Any] = {}
+    if harm == "shortened":
+        claim_id = store.claim(uuid, {host.node: {"VCPU": 1}}, isolated=host.groups).claim_id
+        store.accept(uuid, claim_id, attempt)
+        seen = {"generation": store.consumer(uuid).generation, "claim_id": claim_id}
+    hold = recorded(uuid, claim_id, attempt, host)
     store.dispatcher.call(HealConsumers(request_id=ids.fresh(), seen={uuid: SeenConsumer(**seen)}, holds=(hold,)))
 
     assert store.held(uuid) == host.amounts
     assert is_kept_apart(reshaping, host)
+
+
+def test_a_heal_keeps_the_isolation_of_groups_that_a_reshape_has_moved_and_the_time_of_the_claim(
+    store: Store, host: Host, reshaping: Reshaping
+) -> None:
+    uuid, attempt = ids.fresh(), ids.fresh()
+    claim_id = store.claim(uuid, host.amounts, isolated=host.groups).claim_id
+    store.accept(uuid, claim_id, attempt)
+    store.age("consumers", "claimed_at", 100.0)
+    claimed_at = row(store, uuid).claimed_at
+    reshaping.move((host.gpus[0], {"VGPU": 4}, "part"), providers=(child("part", host.gpus[0]),))
+    seen = SeenConsumer(generation=store.consumer(uuid).generation, claim_id=claim_id)
+
+    hold = recorded(uuid, claim_id, attempt, host)
+    store.dispatcher.call(HealConsumers(request_id=ids.fresh(), seen={uuid: seen}, holds=(hold,)))
+
+    assert row(store, uuid).claimed_at == claimed_at
+    with pytest.raises(errors.ImpossibleDeal, match="isolated"):
+        reshaping.move(("part", {"VGPU": 4}, host.gpus[1]))

@@ -2,10 +2,12 @@
 
 import itertools
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from support.placement_store.builders import CallBetween, Store
-from support.placement_store.move_builders import FREE, SMALL
+from support.placement_store.move_builders import FREE, SMALL, Moving
 
 from moorage import errors, ids
 from moorage.model import Inventory
@@ -235,6 +237,56 @@ def test_a_claim_accepted_during_its_swap_leaves_a_residue_or_is_not_accepted(st
         swapped = store.swap(uuid, claim_id, {hosts[0]: {"VCPU": 1}}, {hosts[1]: {"VCPU": 1}}, leave_residue=True)
         accepting.join()
         assert swapped.residue_uuid == (attempt if accepted == [True] else None)
+    assert store.is_sound()
+
+
+#: Writes that release the claim of an instance, and whether they leave a residue if a host has accepted it.
+RELEASES: dict[str, tuple[Callable[[Moving, str], object], bool]] = {
+    "swap": (lambda one, other: one.swap({other: SMALL}, migration_uuid=None, held=None, leave_residue=True), True),
+    "delete": (lambda one, _: one.store.delete(one.uuid, for_good=True, leave_residue=True), True),
+    "release": (lambda one, _: one.store.delete(one.uuid, claim_id=one.claim_id, unaccepted=True), False),
+    "claim": (lambda one, other: one.store.claim(one.uuid, {other: SMALL}, consumer_generation=1), False),
+    "revert": (lambda one, _: one.revert(leave_residue=True), True),
+}
+
+
+@pytest.mark.backends("mariadb")
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_guest_whose_claim_is_accepted_while_it_is_released_keeps_its_amounts(
+    store: Store, other_process: Store, name: str
+) -> None:
+    release, leaves_residue = RELEASES[name]
+
+    def accepted(instance: Moving) -> bool:
+        try:
+            other_process.accept(instance.uuid, instance.claim_id, instance.next_attempt)
+        except errors.ClaimReleased:
+            return False
+        return True
+
+    def interrupted(after: int) -> list[str]:
+        at, other = store.provider(**SMALL), store.provider(**SMALL)
+        instance = Moving(store, {other: SMALL})
+        if name == "revert":
+            instance.build().begin({at: SMALL})
+        else:
+            instance.claimed, instance.claim_id = {at: SMALL}, store.claim(instance.uuid, {at: SMALL}).claim_id
+        said: list[bool] = []
+        with (
+            CallBetween(store.database, after, lambda: said.append(accepted(instance))) as between,
+            suppress(errors.InvalidState, errors.ClaimContention),
+        ):
+            release(instance, other)
+        if said == [True]:
+            there = store.consumer(instance.next_attempt if leaves_residue else instance.uuid)
+            assert there.accepted_by == instance.next_attempt
+            assert there.allocations[at].resources == SMALL
+        return between.statements
+
+    reads = list(itertools.takewhile(lambda sql: not sql.startswith("UPDATE"), interrupted(0)))
+    assert len(reads) > 1
+    for after in range(1, len(reads) + 1):
+        interrupted(after)
     assert store.is_sound()
 
 

@@ -199,9 +199,14 @@ def test_a_migration_named_by_a_delete_cannot_be_created_later(store: Store, des
             store.put(uuid, {destination: SMALL})
 
 
-def test_a_repeated_delete_with_migrations_deletes_them_too(store: Store, destination: str, moving: Moving) -> None:
+def test_a_repeated_delete_with_migrations_deletes_them_too(
+    store: Store, source: str, destination: str, moving: Moving
+) -> None:
     moving.begin({destination: SMALL})
+    moving.accept()
+    moving.confirm(guest_gone=False, leave_residue=True)
     store.delete(moving.uuid, claim_id=moving.claim_id, for_good=True)
+    assert moving.migrations == {source: SMALL}
     store.delete(moving.uuid, claim_id=moving.claim_id, for_good=True, migration_uuids=(moving.migration,))
     assert store.rows() == {}
 

@@ -39,6 +39,7 @@ def test_reported_providers_are_created_with_their_inventories(store: Store) -> 
     assert first.inventories == {"VCPU": Inventory(total=8), "CUSTOM_GPU": Inventory(total=1)}
     assert (first.uuid, first.generation, first.root_provider_uuid) == (ids.derived("node", 1), 1, first.uuid)
     assert (second.inventories, second.generation) == ({}, 0)
+    assert store.changes() == 2
 
 
 def test_an_unchanged_report_writes_nothing(store: Store) -> None:

@@ -79,6 +79,13 @@ def test_an_audit_finds_allocations_without_a_consumer_or_an_inventory(store: St
     assert [(f.resource_class, f.capacity, f.allocated) for f in found.overcommitted] == [("VCPU", 0.0, 2)]
 
 
+def test_an_audit_finds_amounts_used_without_any_allocation(store: Store, host: str) -> None:
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql("UPDATE inventories SET used = 1")
+
+    assert [(finding.used, finding.allocated) for finding in store.audit().drifted] == [(1, 0)] * 2
+
+
 def test_a_claim_is_refused_if_more_is_used_than_allocated(store: Store, host: str) -> None:
     with store.database.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("UPDATE inventories SET used = 8 WHERE resource_class_id = 0")

@@ -152,6 +152,57 @@ def test_without_an_answer_all_claims_are_kept_and_a_round_stops_after_three_que
     assert all(store.consumer(uuid).claim_id == claim_id for uuid, claim_id in claims.items())
 
 
+def test_a_round_is_ended_only_by_three_questions_in_a_row_without_an_answer(
+    store: Store, owner: FakeOwner, reconciler: Reconciler
+) -> None:
+    def answer_every_third(_message: OwnsClaim) -> None:
+        if len(owner.asked) % 3:
+            raise errors.StoreUnavailable(schema="conductor", reason="it is away")
+
+    owner.before_answer = answer_every_third
+    for _ in range(6):
+        old_claim(store, store.provider(**SMALL))
+
+    reconciler.round()
+
+    assert len(found(store)) == 6
+
+
+def test_refusals_of_the_owner_do_not_end_a_round(store: Store, owner: FakeOwner, reconciler: Reconciler) -> None:
+    claims = dict(old_claim(store, store.provider(**SMALL)) for _ in range(5))
+
+    reconciler.round()
+
+    assert found(store).keys() == set(claims.values())
+
+
+def test_claims_that_were_looked_at_longest_ago_come_first(
+    store: Store, owner: FakeOwner, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement_store.upkeep.reconciler._AT_ONCE", 1)
+    owner.wanted = {old_claim(store, store.provider(**SMALL))[1] for _ in range(3)}
+
+    for _ in range(3):
+        next_round(store, reconciler)
+
+    assert {message.claim_id for message in owner.asked} == owner.wanted
+
+
+@pytest.mark.parametrize(("table", "column"), [("consumers", "claimed_at"), ("reconciled", "looked_at")])
+def test_a_claim_is_looked_at_also_after_the_clock_was_set_back(
+    store: Store, host: str, owner: FakeOwner, reconciler: Reconciler, table: str, column: str
+) -> None:
+    uuid, claim_id = old_claim(store, host)
+    owner.wanted = {claim_id}
+    reconciler.round()
+    store.age(table, column, -5000.0)
+    owner.wanted, owner.unwanted = set(), {claim_id}
+
+    next_round(store, reconciler)
+
+    assert store.held(uuid) == {}
+
+
 def test_only_old_unaccepted_claims_with_an_owner_are_asked_about(
     store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
 ) -> None:
