@@ -144,7 +144,36 @@ def test_a_renewed_lease_is_not_taken_over_and_a_lost_one_cannot_be_renewed(data
     mine.renew([operation.uuid])
 
     assert taken is not None
-    assert others.advance(taken, lambda _connection: Ended()) is None
+    expire_lease(database, operation)
+    mine.renew([operation.uuid])
+    again = of(database, "third").take(operation.uuid)
+    assert again is not None
+    assert others.advance(again, lambda _connection: Ended()) is None
+
+
+def test_a_conductor_cannot_release_a_lease_that_another_has_taken(database: Database) -> None:
+    mine, others = of(database, "me"), of(database, "other")
+    operation = begin(database, mine)
+    expire_lease(database, operation)
+    assert others.take(operation.uuid) is not None
+
+    mine.release(operation)
+
+    assert of(database, "third").take(operation.uuid) is None
+
+
+def test_the_step_after_that_of_an_operation_taken_over_is_not_a_repeated_one(database: Database) -> None:
+    others = of(database, "other")
+    operation = begin(database, of(database, "me"))
+    expire_lease(database, operation)
+    taken = others.take(operation.uuid)
+    assert taken is not None
+    assert taken.is_repeated
+
+    following = others.advance(taken, lambda _connection: Next("two", NoPayload()))
+
+    assert following is not None
+    assert not following.is_repeated
 
 
 def test_a_conductor_that_was_suspended_takes_its_operation_again_if_no_other_has_taken_it(database: Database) -> None:

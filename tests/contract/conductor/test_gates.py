@@ -30,7 +30,7 @@ from moorage.db.database import Database
 from moorage.messages import AcceptInCell, BuildFinished, InstanceBuild
 
 #: How an instance, its attempt and the message differ from those of a build that goes well.
-STORIES = ("well", "accepted", "reported", "deleting", "failed", "another claim", "returning", "unknown")
+STORIES = ("well", "accepted", "reported", "in error", "deleting", "failed", "another claim", "returning", "unknown")
 
 
 pytestmark = pytest.mark.usefixtures("patient_transactions")
@@ -92,6 +92,9 @@ class Cell:
                 case "reported":
                     self.records.change_attempt(connection, built.attempt_id, state="active")
                     self.records.change(connection, built.uuid, state="active")
+                case "in error":
+                    self.records.change_attempt(connection, built.attempt_id, state="active")
+                    self.records.change(connection, built.uuid, state="error")
                 case "deleting":
                     self.records.change(connection, built.uuid, state="deleting")
                 case "failed":
@@ -100,7 +103,7 @@ class Cell:
         self.database.write(work)
         return built
 
-    def host_returns(self) -> None:
+    def host_returns(self, nodename: str = "a", *, is_returning: bool = True) -> None:
         row = {
             "agent": "agent",
             "description": b"",
@@ -109,7 +112,7 @@ class Cell:
             "last_seen": 1.0,
         }
         statement = cell_hosts.insert().values(
-            cell_uuid=self.uuid, service_host="a", nodename="a", is_returning=True, **row
+            cell_uuid=self.uuid, service_host="a", nodename=nodename, is_returning=is_returning, **row
         )
         self.database.write(lambda connection: connection.execute(statement))
 
@@ -231,6 +234,27 @@ def test_on_a_returning_host_the_first_gate_is_closed_and_the_second_is_open(
     assert {cell.state(built)[1] for built in builds} == {("starting", False)}
     assert cell.gates.finish(builds[0].finished())
     assert cell.state(builds[0])[1] == ("active", False)
+
+
+def test_a_host_with_several_nodes_is_returning_as_long_as_one_of_them_is(database: Database) -> None:
+    cell = Cell(database)
+    built = cell.build("well")
+    cell.host_returns("first")
+    cell.host_returns("second", is_returning=False)
+
+    with pytest.raises(errors.RequestInProgress):
+        cell.gates.accept(built.accept())
+
+
+def test_the_guest_of_an_instance_in_error_passes_both_gates_again(database: Database) -> None:
+    cell = Cell(database)
+    built = cell.build("in error")
+    before = cell.state(built)
+
+    cell.gates.accept(built.accept())
+    assert cell.gates.finish(built.finished())
+
+    assert cell.state(built) == before
 
 
 def test_ends_of_builds_in_one_transaction_cost_few_statements(database: Database) -> None:

@@ -78,11 +78,11 @@ def row(database: Database, operation: Operation) -> tuple[object, ...]:
     return tuple(database.read(lambda connection: connection.execute(query.where(table.uuid == operation.uuid)).one()))
 
 
-def ending(call: Callable[[], object]) -> object:
-    """Return the outcome of a step; of the following step, if any, only its name and its numbers."""
+def ending(operation: Operation, call: Callable[[], object]) -> object:
+    """Return the outcome of a step; of the following step, if any, only its name, its numbers and whose step it is."""
     following = outcome_of(call)
     if isinstance(following, Operation):
-        return following.step, following.step_number, following.tries
+        return following.uuid == operation.uuid, following.step, following.step_number, following.tries
     return following
 
 
@@ -126,10 +126,11 @@ def test_steps_that_end_together_are_recorded_as_they_would_be_alone(
 
     before = written("ours")
     shared, calls = stage()
-    together = [ending(call.result) for call in held_up(operations, database, calls)]
+    made = held_up(operations, database, calls)
+    together = [ending(operation, call.result) for operation, call in zip(shared, made, strict=True)]
     between = written("ours")
     single, calls = stage()
-    alone = [ending(call) for call in calls]
+    alone = [ending(operation, call) for operation, call in zip(single, calls, strict=True)]
 
     assert together == alone
     assert [row(database, operation) for operation in shared] == [row(database, operation) for operation in single]
@@ -175,11 +176,11 @@ def test_results_of_one_kind_are_written_together_and_each_alone_if_one_is_overt
 
     names = [each.subject for each in begun]
     assert written[0] == names
-    expected: list[object] = [("two", 2, 0)] * 4
+    expected: list[object] = [(True, "two", 2, 0)] * 4
     if is_overtaken:
         expected[2] = Superseded
         assert sorted(written[1:]) == [[name] for name in names]
     else:
         assert written == [names]
         assert noted == [Next("two", NoPayload())] * 4
-    assert [ending(call.result) for call in made] == expected
+    assert [ending(operation, call.result) for operation, call in zip(begun, made, strict=True)] == expected

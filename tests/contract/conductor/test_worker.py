@@ -110,6 +110,29 @@ def test_a_step_whose_outcome_cannot_be_recorded_is_retried_with_the_reason_on_r
     assert found == [(0, None), (1, reason), (2, reason)]
 
 
+def test_a_step_is_a_repeated_one_after_its_outcome_could_not_be_recorded(database: Database) -> None:
+    seen: list[bool] = []
+    ended = threading.Event()
+
+    def one(operation: Operation) -> Callable[[Connection], Ended]:
+        seen.append(operation.is_repeated)
+
+        def record(_connection: Connection) -> Ended:
+            if len(seen) == 1:
+                raise errors.StoreUnavailable(schema="test", reason="it is away")
+            ended.set()
+            return Ended()
+
+        return record
+
+    operations = Operations(database, conductor_operations, "me", {}, QUICK)
+    with working(operations, one=one) as worker:
+        worker.take_up(begin(database, operations))
+        assert ended.wait(10)
+
+    assert seen == [False, True]
+
+
 @pytest.mark.parametrize(
     "fault",
     [errors.StoreUnavailable(schema="test", reason="it is away"), ValueError("it was recorded before")],

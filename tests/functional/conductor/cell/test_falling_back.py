@@ -16,6 +16,7 @@ from moorage.messages import (
     BuildFinished,
     BuildOnHost,
     Claimed,
+    DeleteAllocations,
     Done,
     ListAllocationCandidates,
     SwapClaim,
@@ -261,7 +262,10 @@ def test_a_build_falls_back_if_an_agent_neither_answers_nor_accepts_the_claim(wo
 
 
 @pytest.mark.short_calls
-def test_a_build_waits_for_an_agent_that_has_accepted_the_claim_without_answering(world: World) -> None:
+@pytest.mark.parametrize(("hosts", "fenced_by"), [(["a", "b", "c"], SwapClaim), (["a"], DeleteAllocations)])
+def test_a_build_waits_for_an_agent_that_has_accepted_the_claim_without_answering(
+    world: World, hosts: list[str], fenced_by: type[object]
+) -> None:
     class SlowToAnswer(FakeAgent):
         @serves(BuildOnHost)
         def build_instance(self, message: BuildOnHost) -> Done:
@@ -269,9 +273,10 @@ def test_a_build_waits_for_an_agent_that_has_accepted_the_claim_without_answerin
             time.sleep(CALL_TIMEOUT * 1.2)
             return done
 
+    world.scheduler.hosts = hosts
     world.replace(SlowToAnswer(world.bus)).may_finish.clear()
     [uuid] = world.build()
-    wait_until(lambda: any(isinstance(call, SwapClaim) for call in world.placement.calls))
+    wait_until(lambda: any(isinstance(call, fenced_by) for call in world.placement.calls))
     world.agent.may_finish.set()
 
     instance = world.becomes(uuid, "active")
