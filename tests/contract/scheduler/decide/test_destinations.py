@@ -139,6 +139,30 @@ def test_a_host_that_refused_a_claim_is_tried_again_before_the_answer_is_no_vali
     assert hosts_of(selections) == ["host0"]
 
 
+def test_a_claim_refused_after_the_view_has_caught_up_makes_it_catch_up_again(rig: Rig) -> None:
+    rig.add_hosts([0])
+    takers = [rig.take(0, vcpus=16)]
+    scheduler = rig.scheduler(max_age=3600.0)
+    catch_up, refresh = scheduler.follower.catch_up, scheduler.follower.refresh
+
+    def catch_up_early(begun_after: float) -> None:
+        former = list(takers)
+        if former:
+            rig.release(takers.pop())
+        catch_up(begun_after)
+        if former:
+            takers.append(rig.take(0, vcpus=16))
+
+    def refresh_late(provider_uuids: Collection[str]) -> None:
+        rig.release(takers.pop())
+        refresh(provider_uuids)
+
+    scheduler.follower.catch_up = catch_up_early  # type: ignore[method-assign]
+    scheduler.follower.refresh = refresh_late  # type: ignore[method-assign]
+    [selections] = scheduler.select(select("r1"))
+    assert hosts_of(selections) == ["host0"]
+
+
 def test_if_one_claim_is_refused_all_are_rolled_back_and_planned_again(rig: Rig) -> None:
     rig.add_hosts(range(3), vcpus=4)
     scheduler = rig.scheduler(max_age=3600.0)

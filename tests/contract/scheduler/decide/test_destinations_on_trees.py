@@ -1,6 +1,7 @@
 """Test select_destinations on hosts that are trees of providers, on SQLite and on MariaDB."""
 
 from collections.abc import Mapping, Sequence
+from functools import partialmethod
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from moorage.model import (
     Selection,
 )
 from placement_store.db.names import sync
+from scheduler.decide.host_candidates import HostCandidates
 
 AGGREGATE = derived("tests", "aggregate")
 TWO_GPUS = groups(a={"VGPU": 1}, b={"VGPU": 1})
@@ -353,3 +355,14 @@ def test_a_request_with_an_unknown_trait_or_class_is_an_error_that_names_it(rig:
     assert caught.value.name == "CUSTOM_NOBODYS"
     with pytest.raises(errors.ResourceClassNotFound):
         scheduler.select(select("r1", groups=groups(a={"CUSTOM_NOTHING": 1})))
+
+
+def test_a_request_is_not_refused_as_without_a_host_if_the_search_on_a_host_was_not_finished(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostCandidates, "__init__", partialmethod(HostCandidates.__init__, steps=1))
+    add_gpu_hosts(rig, [0], gpus=5)
+    gpus = groups(**{name: {"VGPU": 1} for name in "abcd"})
+
+    with pytest.raises(errors.SearchBoundReached):
+        rig.scheduler().select(select("r1", groups=gpus, group_policy="isolate"))

@@ -9,7 +9,8 @@ from support.scheduler.moving_builders import build, consumer, end, group, held,
 from support.scheduler.rig import Rig
 
 from moorage import errors
-from moorage.messages import CreateServerGroup, SwapClaim
+from moorage.batches import BatchItem
+from moorage.messages import CreateServerGroup, SelectDestinations, SwapClaim
 from moorage.model import Explanation, Selection, ServerGroup
 from scheduler.decide.funnel import Funnel
 
@@ -64,6 +65,20 @@ def test_members_of_one_request_get_different_hosts(rig: Rig) -> None:
     assert {one.group for selections in answer for one in selections} == {APART.uuid}
     with pytest.raises(errors.NoValidHost, match="1 of 2 would fit"):
         scheduler.select(select("r2", count=2, server_group=APART))
+
+
+def test_of_the_members_of_a_group_in_one_message_one_is_decided_with_the_other_requests(rig: Rig) -> None:
+    rig.add_hosts(range(3))
+    # Only the members of the group make one host better than another, and the store refuses nothing by a soft rule.
+    scheduler = rig.scheduler(plugins=funnel((0.0, 0.0, 0.0)))
+    members = [select(f"r{number}", server_group=group("soft-anti-affinity")) for number in range(3)]
+    calls = [BatchItem[SelectDestinations, list[list[Selection]]](message) for message in (*members, select("r3"))]
+
+    alone = scheduler.endpoint.select_many(calls)
+
+    assert [decide is None for decide in alone] == [True, False, False, True]
+    answers = [decide() if decide is not None else call.outcome() for call, decide in zip(calls, alone, strict=True)]
+    assert {hosts_of(answer)[0] for answer in answers[:3]} == {"host0", "host1", "host2"}
 
 
 def test_a_moving_member_excludes_other_members_from_both_of_its_hosts(rig: Rig) -> None:

@@ -194,20 +194,20 @@ def test_a_request_that_another_scheduler_answers_meanwhile_gets_that_answer(
     assert len({answer[0][0].claim_id for answer in answers}) == 4
 
 
+def select_within(scheduler: OneScheduler, message: SelectDestinations, seconds: float) -> Answers:
+    with context.bound(deadline=time.monotonic() + seconds):
+        return scheduler.select(message)
+
+
 def test_a_request_past_its_deadline_claims_nothing_and_the_others_do(rig: Rig, pool: ThreadPoolExecutor) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler()
     batches = scheduler.endpoint._shared._batches
     first, hurried, patient = named(3)
-
-    def hurry() -> Answers:
-        with context.bound(deadline=time.monotonic() + 0.3):
-            return scheduler.select(hurried)
-
     with held(rig, pool):
         futures = [pool.submit(scheduler.select, first)]
         wait_for(lambda: batches._is_under_way)
-        futures += [pool.submit(hurry), pool.submit(scheduler.select, patient)]
+        futures += [pool.submit(select_within, scheduler, hurried, 0.3), pool.submit(scheduler.select, patient)]
         assert outcome(futures[1]) == "DeadlineExceeded"
     assert [outcome(futures[0]), outcome(futures[2])] == ["claimed", "claimed"]
     holders = rig.database.read(lambda connection: set(connection.scalars(select(consumers.c.uuid))))
@@ -215,22 +215,18 @@ def test_a_request_past_its_deadline_claims_nothing_and_the_others_do(rig: Rig, 
 
 
 def test_a_request_whose_deadline_passes_within_a_batch_claims_nothing_and_the_others_are_decided_alone(
-    rig: Rig, pool: ThreadPoolExecutor
+    rig: Rig, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("scheduler.decide.shared_decisions.PATIENCE", 60.0)
     rig.add_hosts(range(3))
     scheduler = rig.scheduler()
     batches = scheduler.endpoint._shared._batches
     first, hurried, patient = named(3)
-
-    def hurry() -> Answers:
-        with context.bound(deadline=time.monotonic() + 1.5):
-            return scheduler.select(hurried)
-
     with held(rig, pool):
         futures = [pool.submit(scheduler.select, first)]
         wait_for(lambda: batches._is_under_way)
         # These two wait. They form the next batch, whose transaction waits for the rows beyond the deadline of one.
-        futures += [pool.submit(hurry), pool.submit(scheduler.select, patient)]
+        futures += [pool.submit(select_within, scheduler, *each) for each in ((hurried, 1.5), (patient, 20.0))]
         wait_for(lambda: len(batches._waiting) == 2)
         batches._waiting[0].turn.set()
         wait_for(lambda: not batches._waiting)
