@@ -107,9 +107,11 @@ def hosts(client: MessageClient, message: ListHosts, at_once: int = MAX_INSTANCE
     return sorted(found, key=lambda host: (host.service_host, host.nodename, host.cell_uuid))
 
 
-def host_aggregates(client: MessageClient, message: ListHostAggregates) -> list[HostAggregate]:
+def host_aggregates(
+    client: MessageClient, message: ListHostAggregates, at_once: int = _AGGREGATES
+) -> list[HostAggregate]:
     """Return all host aggregates of a list, by name; see :func:`instances`."""
-    return sorted(_whole(client.call, message, _AGGREGATES, lambda one: one.uuid), key=lambda one: one.name)
+    return sorted(_whole(client.call, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
 
 
 def providers(
@@ -119,9 +121,9 @@ def providers(
     return sorted(_whole(client.call, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
 
 
-def server_groups(client: MessageClient, message: ListServerGroups) -> list[ServerGroupState]:
+def server_groups(client: MessageClient, message: ListServerGroups, at_once: int = _GROUPS) -> list[ServerGroupState]:
     """Return all server groups of a list, by name and uuid; see :func:`instances`."""
-    found = _whole(client.call, message, _GROUPS, lambda one: one.group.uuid)
+    found = _whole(client.call, message, at_once, lambda one: one.group.uuid)
     return sorted(found, key=lambda one: (one.name or "", one.group.uuid))
 
 
@@ -141,13 +143,15 @@ def claims_of(client: MessageClient, consumer_uuids: Iterable[str]) -> list[Clai
     return _oldest(chain.from_iterable(found), None)
 
 
-def provider_allocations(client: MessageClient, message: ListProviderAllocations) -> dict[Uuid, ConsumerHold]:
+def provider_allocations(
+    client: MessageClient, message: ListProviderAllocations, at_once: int = MAX_INSTANCES
+) -> dict[Uuid, ConsumerHold]:
     """Return the allocations of a provider, by consumer; see :func:`instances`."""
 
     def fetch(part: ListProviderAllocations) -> list[tuple[Uuid, ConsumerHold]]:
         return list(client.call(part).allocations.items())
 
-    return dict(_whole(fetch, message, MAX_INSTANCES, lambda item: item[0]))
+    return dict(_whole(fetch, message, at_once, lambda item: item[0]))
 
 
 # --- Agreements of client and server ----------------------------------------------------------------------------------

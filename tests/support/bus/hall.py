@@ -35,6 +35,7 @@ class Greet(Message[Greeting], frozen=True, kw_only=True):
 class GreetTogether(Greet, frozen=True, kw_only=True):
     """A greeting that may travel together with others."""
 
+    method = "greet"
     may_be_batched = True
 
 
@@ -112,6 +113,7 @@ class Wait(Message[str], frozen=True, kw_only=True):
 class WaitTogether(Wait, frozen=True, kw_only=True):
     """A wait that may travel together with others."""
 
+    method = "wait"
     may_be_batched = True
 
 

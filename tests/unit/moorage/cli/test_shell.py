@@ -46,6 +46,8 @@ assert cliff.command._dists_by_mods is None
 #: Runs an entry point that is interrupted while it imports cliff.
 _INTERRUPTED = """
 import os, pkgutil, signal, sys
+# A job in the background inherits that Ctrl-C is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 class Interrupting:
     def find_spec(self, name, *_):
         if name == "cliff.app":
