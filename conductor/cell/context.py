@@ -13,7 +13,7 @@ from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.instances import CellRecords
 from conductor.cell.records.migrations import MigrationRecords
 from conductor.cell.requests import CellRequests
-from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient, services_bulkhead
+from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient, service_bulkheads
 from conductor.engine.conflict_policy import PolicyWrites
 from conductor.engine.guarded_client import GuardedClient, endpoint_bulkheads
 from conductor.engine.operations import Operations
@@ -78,7 +78,7 @@ class CellContext:
         self.requests: Final = CellRequests(database, self.stored, cell.uuid, self.worker)
         #: The client of the placement role for steps: stored answers are acknowledged once the step is recorded.
         self.placement: Final = AcknowledgingClient(
-            bus.client("placement"), acknowledgements, services_bulkhead(conf, operations.backoff)
+            bus.client("placement"), acknowledgements, service_bulkheads(conf, operations.backoff)
         )
         #: The client of the placement role for endpoints.
         self.placement_client: Final = GuardedClient(bus.client("placement"), self.endpoint_bulkheads, "placement")

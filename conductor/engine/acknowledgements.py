@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from oslo_config import cfg
 
-from conductor.engine.bulkheads import Bulkheads
+from conductor.engine.bulkheads import Bulkheads, worker_share
 from conductor.engine.step_calls import Calling, StepCall, made_here
 from conductor.engine.steps import Backoff
 from moorage import context, ids
@@ -26,21 +26,17 @@ _MOST = 100_000
 #: service that stops waits for the round in progress.
 _PATIENCE = 3.0
 
-#: The key of all services in their bulkhead: a step that was answered by one of them can call another at once.
-_SERVICES = "services"
-
 #: The ids of the answered requests of a step.
 _ANSWERED: ContextVar[list[str]] = ContextVar("answered")
 
 
-def services_bulkhead(conf: cfg.ConfigOpts, backoff: Backoff) -> Bulkheads:
-    """Return the bulkhead of the services of the main bus, for the steps of one conductor.
+def service_bulkheads(conf: cfg.ConfigOpts, backoff: Backoff) -> Bulkheads:
+    """Return the bulkheads of the services of the main bus, by topic, for the steps of one conductor.
 
-    It has no breaker: a breaker would use up the tries of a step that has sent nothing. Steps that wait continue in
+    They have no breakers: a breaker would use up the tries of a step that has sent nothing. Steps that wait continue in
     their order, whether they are repeated or not.
     """
-    workers: int = conf.conductor.workers
-    return Bulkheads("service", max(1, workers // 2), backoff, (), conf.rpc.call_timeout, postpones=False)
+    return Bulkheads("service", worker_share(conf), backoff, (), conf.rpc.call_timeout, postpones=False)
 
 
 class Acknowledgements:
@@ -88,13 +84,17 @@ class Acknowledgements:
 class AcknowledgingClient:
     """A client for steps, for a topic that stores its answers until they are acknowledged.
 
-    :param bulkhead: bounds the threads that wait for services, as :func:`services_bulkhead` returns it.
+    :param bulkheads: bound the threads that wait for a topic, as :func:`service_bulkheads` returns them.
+    :param may_postpone: false if a step has called another destination before: it cannot restart.
     """
 
-    def __init__(self, client: Client, acknowledgements: Acknowledgements, bulkhead: Bulkheads) -> None:
+    def __init__(
+        self, client: Client, acknowledgements: Acknowledgements, bulkheads: Bulkheads, *, may_postpone: bool = True
+    ) -> None:
         self._client = client
         self._acknowledgements = acknowledgements
-        self._bulkhead = bulkhead
+        self._bulkheads = bulkheads
+        self._may_postpone = may_postpone
 
     def call(self, message: Message[R]) -> R:
         """Send a message and return its answer; see :meth:`moorage.bus.bus.Client.call`.
@@ -105,7 +105,8 @@ class AcknowledgingClient:
 
     def calling(self, message: Message[R]) -> Calling[R]:
         """Leave the sending of a message to the worker, and return its answer; raises as :meth:`call`."""
-        with self._bulkhead.admit(_SERVICES, _SERVICES, self._client.ping):
+        topic = message.topic
+        with self._bulkheads.admit(topic, topic, self._client.ping, may_postpone=self._may_postpone):
             answer: R = yield StepCall(self._client, message)
         if isinstance(message, Mutation):
             self._acknowledgements.answered(message.request_id)

@@ -46,20 +46,21 @@ class CircuitOpen(Exception):
 class KeptPlace:
     """A place in a bulkhead that is kept for a step which has waited for it; no later step can take it."""
 
-    def __init__(self, bulkhead: "_Bulkhead", bulkheads: "Bulkheads") -> None:
+    def __init__(self, bulkhead: "_Bulkhead", bulkheads: "Bulkheads", kind: str) -> None:
         self.bulkhead = bulkhead
         self._bulkheads = bulkheads
+        self._kind = kind
 
     def give_back(self) -> None:
         """Give the place to the next step that waits."""
         self._bulkheads.give_back(self)
 
     def take_along(self, may_join: Callable[["Wake"], bool], most: int) -> list["Wake"]:
-        """Remove the next steps that wait here, as long as they may join that of this place; return their callbacks.
+        """Remove the next steps of its kind that wait here and may join that of this place; return their callbacks.
 
         The thread of the place makes their calls together with that of the step.
         """
-        return self._bulkheads.take_along(self.bulkhead, may_join, most)
+        return self._bulkheads.take_along(self.bulkhead, self._kind, may_join, most)
 
 
 #: Continues a postponed step, with the place that is kept for it, if any.
@@ -80,13 +81,15 @@ class StepScope:
 
     :param group: the same value for steps whose calls are made together by one thread.
     :param key: the same value for all tries of a step, however often it was begun anew.
+    :param kind: the kind of the operation.
     """
 
-    def __init__(self, tries: int, place: KeptPlace | None, group: object, key: object) -> None:
+    def __init__(self, tries: int, place: KeptPlace | None, group: object, key: object, kind: str) -> None:
         self.tries = tries
         self.place = place
         self.group = group
         self.key = key
+        self.kind = kind
         self.entered: set[str] = set()
 
 
@@ -94,15 +97,18 @@ _STEP: contextvars.ContextVar[StepScope | None] = contextvars.ContextVar("step",
 
 
 @contextmanager
-def step(tries: int, place: KeptPlace | None = None, group: object = None, key: object = None) -> Iterator[None]:
+def step(
+    tries: int, place: KeptPlace | None = None, group: object = None, key: object = None, kind: str = ""
+) -> Iterator[None]:
     """Mark the calls of this context as calls of one step, which can be postponed.
 
     :param place: the place that is kept for the step; given back if the step ends without its call.
     :param group: the same value for steps whose calls are made together by one thread; null for a single step.
     :param key: the operation; while its step waits, a step of the same operation takes its place. Null for a step that
         is not begun anew.
+    :param kind: the kind of the operation; the kinds of the steps that wait take turns.
     """
-    scope = StepScope(tries, place, object() if group is None else group, object() if key is None else key)
+    scope = StepScope(tries, place, object() if group is None else group, object() if key is None else key, kind)
     token = _STEP.set(scope)
     try:
         yield
@@ -120,6 +126,51 @@ class _CallUnderWay:
     begun: float
     #: As in :class:`StepScope`; all calls of a group hold one thread.
     group: object
+
+
+class _Waiting:
+    """Postponed steps by kind and key, in their order; the kinds take turns."""
+
+    def __init__(self) -> None:
+        #: The kind whose turn is next is the first.
+        self._kinds: dict[str, OrderedDict[object, Wake]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._kinds.values()))
+
+    def put(self, kind: str, key: object, wake: Wake) -> Wake | None:
+        """Add a step; return the one whose place it takes."""
+        steps = self._kinds.setdefault(kind, OrderedDict())
+        former, steps[key] = steps.get(key), wake
+        return former
+
+    def remove(self, kind: str, key: object) -> Wake | None:
+        """Remove a step if it is here, and return it."""
+        steps = self._kinds.get(kind)
+        found = None if steps is None else steps.pop(key, None)
+        if not steps:
+            self._kinds.pop(kind, None)
+        return found
+
+    def take(self) -> tuple[str, Wake]:
+        """Remove the next step; return its kind and its callback."""
+        kind, steps = next(iter(self._kinds.items()))
+        del self._kinds[kind]
+        _key, wake = steps.popitem(last=False)
+        if steps:
+            self._kinds[kind] = steps  # at the end: its next turn is after those of the others
+        return kind, wake
+
+    def take_along(self, kind: str, may_join: Callable[[Wake], bool], most: int) -> list[Wake]:
+        """Remove at most so many of the next steps of a kind, until one may not join; return their callbacks."""
+        taken: list[Wake] = []
+        while len(taken) < most and (steps := self._kinds.get(kind)):
+            key, wake = next(iter(steps.items()))
+            if not may_join(wake):
+                break
+            self.remove(kind, key)
+            taken.append(wake)
+        return taken
 
 
 @dataclass(slots=True, eq=False)
@@ -140,9 +191,10 @@ class _Bulkhead:
     probe_at: float = 0.0
     #: A probe is in progress.
     is_probed: bool = False
-    #: The postponed steps by key, in order. The record of a step in ``fresh`` does not yet show the reason of the wait.
-    fresh: OrderedDict[object, Wake] = field(default_factory=OrderedDict)
-    waiting: OrderedDict[object, Wake] = field(default_factory=OrderedDict)
+    #: The postponed steps. With ``postpones``, the record of a step in ``fresh`` does not yet show the reason of the
+    #: wait; without it, all are there.
+    fresh: _Waiting = field(default_factory=_Waiting)
+    waiting: _Waiting = field(default_factory=_Waiting)
 
     @property
     def is_suspected(self) -> bool:
@@ -172,12 +224,12 @@ class _Bulkhead:
             return []
         if self.open_since is not None:
             # Continue them one at a time: each records why it waits, and is then postponed again.
-            return [partial(self.fresh.popitem(last=False)[1], None)] if self.fresh else []
+            return [partial(self.fresh.take()[1], None)] if self.fresh else []
         due: list[Callable[[], None]] = []
         while (self.fresh or self.waiting) and self.has_room(share):
             self.kept += 1
-            _key, wake = (self.waiting or self.fresh).popitem(last=False)
-            due.append(partial(wake, KeptPlace(self, bulkheads)))
+            kind, wake = (self.waiting or self.fresh).take()
+            due.append(partial(wake, KeptPlace(self, bulkheads, kind)))
         return due
 
 
@@ -272,27 +324,22 @@ class Bulkheads:
             place.bulkhead.kept -= 1
         self.wake()
 
-    def take_along(self, bulkhead: _Bulkhead, may_join: Callable[[Wake], bool], most: int) -> list[Wake]:
+    def take_along(self, bulkhead: _Bulkhead, kind: str, may_join: Callable[[Wake], bool], most: int) -> list[Wake]:
         """Remove steps that wait, as :meth:`KeptPlace.take_along` describes."""
-        taken: list[Wake] = []
         with self._changed:
-            # While the breaker is open, each step continues alone.
-            while bulkhead.open_since is None and len(taken) < most and (queue := bulkhead.waiting or bulkhead.fresh):
-                key, wake = next(iter(queue.items()))
-                if not may_join(wake):
-                    break
-                del queue[key]
-                taken.append(wake)
-        return taken
+            if bulkhead.open_since is not None:  # each step continues alone
+                return []
+            taken = bulkhead.waiting.take_along(kind, may_join, most)
+            return taken + bulkhead.fresh.take_along(kind, may_join, most - len(taken))
 
     def _check_admission(self, scope: StepScope | None, key: str, bulkhead: _Bulkhead, now: float) -> None:
         if bulkhead.is_suspected:
             # One lost message proves little: a call outside of a step is still made, but a step can wait for the probe.
             if scope is not None:
-                raise Postponed(lambda wake: self._wait(bulkhead, scope.key, wake, fresh=not scope.tries))
+                raise Postponed(lambda wake: self._wait(bulkhead, scope, wake, fresh=not scope.tries))
         elif bulkhead.open_since is not None:
             if scope is not None and scope.tries and self._postpones:
-                raise Postponed(lambda wake: self._wait(bulkhead, scope.key, wake, fresh=False))
+                raise Postponed(lambda wake: self._wait(bulkhead, scope, wake, fresh=False))
             raise CircuitOpen(f"it has not answered for {now - bulkhead.open_since:.0f} s")
         if bulkhead.gives_kept_place(scope) or bulkhead.has_room(self._share, scope and scope.group):
             pass
@@ -302,18 +349,18 @@ class Bulkheads:
         elif key not in scope.entered:
             # A step that has called this destination before is not postponed: it would restart without its first
             # answer.
-            raise Postponed(lambda wake: self._wait(bulkhead, scope.key, wake, fresh=not scope.tries))
+            raise Postponed(lambda wake: self._wait(bulkhead, scope, wake, fresh=not scope.tries))
         if scope is not None:
             scope.entered.add(key)
 
-    def _wait(self, bulkhead: _Bulkhead, key: object, wake: Wake, *, fresh: bool) -> None:
+    def _wait(self, bulkhead: _Bulkhead, scope: StepScope, wake: Wake, *, fresh: bool) -> None:
         with self._changed:
             queue, other = bulkhead.waiting, bulkhead.fresh
             # Without ``postpones``, a waiting step must continue when the breaker opens: it is refused, and records it.
             if fresh or not self._postpones:
                 queue, other = other, queue
-            former = queue.get(key) or other.pop(key, None)
-            queue[key] = wake
+            elsewhere = other.remove(scope.kind, scope.key)
+            former = queue.put(scope.kind, scope.key, wake) or elsewhere
             self._awaited[bulkhead] = None
         if former is not None:
             # A message has begun the step anew, and the worker lets go of the older one.

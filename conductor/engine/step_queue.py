@@ -44,6 +44,8 @@ class StepQueue:
         del self._heaps[kind]
         taken: list[Queued] = [heapq.heappop(heap)[2:]]
         while heap and len(taken) < most and heap[0][0] <= now and may_join(taken[0][0], heap[0][2]):
+            if heap[0][3] is not None:
+                break  # its place is for a thread of its own
             taken.append(heapq.heappop(heap)[2:])
         if heap:
             self._heaps[kind] = heap  # at the end: its next turn is after those of the others

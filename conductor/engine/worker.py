@@ -199,28 +199,32 @@ class Worker:
                 wait = self._queue.seconds_to_next()
                 if self._ended:
                     return None
-                if wait is not None and wait <= 0:
-                    due = self._take_due()
+                if wait is None or wait > 0:
+                    self._changed.wait(wait)
+                elif due := self._take_due():
                     self._occupancy.take()
                     break
-                self._changed.wait(wait)
             else:
                 self._occupancy.take()
                 return self._under_way.popleft()
         return self._runs.begin(due)
 
     def _take_due(self) -> list[Queued]:
-        """Take a due operation from the queue, and those after it whose steps may be done together with its own."""
-        due = self._queue.take(self._runs.may_go_together, _TOGETHER)
-        (first, place), most = due[0], _TOGETHER - len(due)
-        if place is not None:
+        """Take a due operation from the queue, and those after it whose steps may be done together with its own.
+
+        Nothing is returned if messages have begun the steps of all of them anew.
+        """
+        taken = self._queue.take(self._runs.may_go_together, _TOGETHER)
+        due = [(operation, place) for operation, place in taken if not self._drops(operation, place)]
+        if due and (place := due[0][1]) is not None:
+            first, most = due[0][0], _TOGETHER - len(due)
 
             def may_join(wake: Wake) -> bool:
                 return isinstance(wake, PostponedStep) and self._runs.may_go_together(first, wake.operation)
 
             # Otherwise the calls of steps that have waited would be made one by one.
             also = [wake.operation for wake in place.take_along(may_join, most) if isinstance(wake, PostponedStep)]
-            due += [(self._resumed(operation), None) for operation in also if not self._drops(operation)]
+            due += [(self._resumed(operation), None) for operation in also if not self._drops(operation, None)]
         # Several operations may have been queued at once, but only one thread was woken: wake another one.
         if self._queue.seconds_to_next() is not None:
             self._changed.notify()
@@ -269,19 +273,18 @@ class Worker:
             self._changed.notify()
 
     def _resume(self, operation: Operation, place: KeptPlace | None) -> None:
-        if self._drops(operation):
-            if place is not None:
-                place.give_back()
-            return
-        with self._changed:
-            self._queue.put(self._resumed(operation), place)
-            self._changed.notify()
+        if not self._drops(operation, place):
+            with self._changed:
+                self._queue.put(self._resumed(operation), place)
+                self._changed.notify()
 
-    def _drops(self, operation: Operation) -> bool:
-        """Let go of an operation whose step a message has begun anew; return whether this is so."""
+    def _drops(self, operation: Operation, place: KeptPlace | None) -> bool:
+        """Let go of an operation whose step a message has begun anew, and of its place; return whether this is so."""
         dropped = operation.lease_number < self._lease_numbers[operation.uuid]
         if dropped:
             self._let_go(operation)
+            if place is not None:
+                place.give_back()
         return dropped
 
     @staticmethod

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient, services_bulkhead
+from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient, service_bulkheads
 from conductor.engine.conflict_policy import PolicyWrites
 from conductor.engine.guarded_client import GuardedClient, endpoint_bulkheads
 from conductor.engine.operations import Operations
@@ -45,9 +45,9 @@ class SuperContext:
         #: The stored requests of orders that begin operations.
         self.requests: Final = OrderRequests(database, self.stored, self.worker)
         self.revoked_claims: Final = RevokedClaims(conductor_disowned, {})
-        bulkhead = services_bulkhead(conf, operations.backoff)
+        bulkheads = service_bulkheads(conf, operations.backoff)
         #: The client of the schedulers for steps: stored answers are acknowledged once the step is recorded.
-        self.scheduling: Final = Scheduling(AcknowledgingClient(bus.client("scheduler"), acknowledgements, bulkhead))
+        self.scheduling: Final = Scheduling(AcknowledgingClient(bus.client("scheduler"), acknowledgements, bulkheads))
         #: The bulkhead of the schedulers for endpoints.
         self.endpoint_bulkheads: Final = endpoint_bulkheads(conf, operations.backoff, cells.order_patience)
         #: The client of the schedulers for endpoints: the caller must get the reason before its own time-out.
@@ -55,7 +55,11 @@ class SuperContext:
             bus.client("scheduler", timeout=cells.order_patience), self.endpoint_bulkheads, "scheduler"
         )
         #: The client of the placement role, which only steps use.
-        self.placement: Final = AcknowledgingClient(bus.client("placement"), acknowledgements, bulkhead)
+        self.placement: Final = AcknowledgingClient(bus.client("placement"), acknowledgements, bulkheads)
+        #: For a step that has called a scheduler before.
+        self.placement_afterwards: Final = AcknowledgingClient(
+            bus.client("placement"), acknowledgements, bulkheads, may_postpone=False
+        )
         #: Releases allocations through `placement`, under the conflict policy.
         self.writes: Final = PolicyWrites(conf, self.placement)
 

@@ -55,8 +55,8 @@ CONDUCTOR = [
         default=32,
         min=1,
         help="The number of operations that a conductor works on at the same time. A quarter of them may call the same "
-        "cell or agent, and half of them the schedulers and the placement role. Operations that are at the same step "
-        "share messages and transactions, so that more workers cost less each.",
+        "cell or agent, the schedulers, or the placement role. Operations that are at the same step share messages and "
+        "transactions, so that more workers cost less each.",
     ),
     cfg.FloatOpt(
         "lease_seconds",

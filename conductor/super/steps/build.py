@@ -151,7 +151,8 @@ class SuperBuilds(SuperPart):
         uuid = conflict.consumer_uuid
         try:
             instances = len(payload.instance_uuids)
-            node = node_of(self._super.placement, uuid, spec, instances=instances, tried=payload.node)
+            placement = self._super.placement_afterwards
+            node = node_of(placement, uuid, spec, instances=instances, tried=payload.node)
         except errors.InvalidState as refusal:
             return partial(self._refused, payload=payload, fault=refusal)
         LOG.info("Instance %s has allocations on node %s, and is placed there", uuid, node)

@@ -11,8 +11,9 @@ import pytest
 from sqlalchemy import Connection, select
 from support.conductor.record_builders import begin
 
-from conductor.engine.bulkheads import Bulkheads, CircuitOpen, Postponed
+from conductor.engine.bulkheads import Bulkheads, CircuitOpen, KeptPlace, Postponed, _Bulkhead
 from conductor.engine.operations import Operations
+from conductor.engine.step_queue import StepQueue
 from conductor.engine.steps import BUILD, DELETE, Backoff, Ended, NewOperation, Next, NoPayload, Operation
 from conductor.engine.worker import Worker
 from conductor.schema import conductor_operations
@@ -340,6 +341,37 @@ def test_an_operation_does_not_wait_for_the_many_of_another_kind(database: Datab
     finally:
         worker.stop()
     assert DELETE in done[:2]
+
+
+def test_an_operation_whose_step_is_ordered_anew_before_its_next_try_is_tried_once(database: Database) -> None:
+    calls: list[int] = []
+
+    def one(operation: Operation) -> Callable[[Connection], Ended]:
+        calls.append(operation.lease_number)
+        raise errors.StoreUnavailable(schema="test", reason="it is away")
+
+    operations = Operations(database, conductor_operations, "me", {}, Backoff(first=3.0, longest=3.0))
+    new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload())
+    with working(operations, one=one) as worker:
+        worker.take_up(*ordered(database, operations, new))
+        for number in range(1, 4):
+            wait_until(lambda: len(calls) == number and _reason(database) is not None)  # noqa: B023 - called at once
+            worker.take_up(*database.write(lambda connection: operations.retry_now(connection, "s", BUILD)))
+        wait_until(lambda: worker._in_hand == {new.uuid: 1})
+    assert [calls.count(superseded) for superseded in calls[:3]] == [1, 1, 1]
+
+
+def test_operations_for_which_places_are_kept_are_not_taken_together(database: Database) -> None:
+    operations = Operations(database, conductor_operations, "me", {}, QUICK)
+    new = [NewOperation(ids.fresh(), BUILD, f"s{number}", "one", NoPayload()) for number in range(3)]
+    first, second, third = ordered(database, operations, *new)
+    bulkheads = Bulkheads("host", 1, QUICK, (), 1.0, postpones=True)
+    queue, places = StepQueue(), [KeptPlace(_Bulkhead("a", lambda: None), bulkheads, BUILD) for _ in range(2)]
+    queue.put(third)
+    queue.put(first, places[0])
+    queue.put(second, places[1])
+    assert queue.take(lambda *_: True, 16) == [(first, places[0])]
+    assert queue.take(lambda *_: True, 16) == [(second, places[1]), (third, None)]
 
 
 def _reason(database: Database) -> str | None:

@@ -6,16 +6,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from conductor.engine import bulkheads
-from conductor.engine.acknowledgements import services_bulkhead
+from conductor.engine.acknowledgements import AcknowledgingClient, service_bulkheads
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, KeptPlace, Postponed
+from conductor.engine.step_calls import StepCall
 from conductor.engine.steps import Backoff
-from moorage import errors
+from moorage import errors, ids
 from moorage.config import options
+from moorage.messages import GetAllocations, ListHosts
 
 UNANSWERED = errors.NoReply(topic="there", method="work", seconds=1.0)
 
@@ -229,12 +232,49 @@ def test_the_place_of_an_ended_call_is_kept_for_the_step_that_has_waited_longest
 
 
 def test_a_repeated_step_that_waits_for_a_service_does_not_overtake_a_new_one(probe: Probe) -> None:
-    destinations = services_bulkhead(options.new({"conductor": {"workers": 2}}), Backoff())
+    destinations = service_bulkheads(options.new({"conductor": {"workers": 4}}), Backoff())
     woken: list[str] = []
     with destinations.admit("a", "a", probe):
         postponed_step(destinations, probe).register(lambda _: woken.append("new"))
         postponed_step(destinations, probe, tries=1).register(lambda _: woken.append("repeated"))
     assert woken == ["new"]
+
+
+def test_a_silent_scheduler_takes_no_place_from_steps_that_call_the_placement_role(probe: Probe) -> None:
+    client: Any = SimpleNamespace(ping=probe)
+    unused: Any = None  # only answers are acknowledged
+    destinations = service_bulkheads(options.new({"conductor": {"workers": 4}}), Backoff())
+    services = AcknowledgingClient(client, unused, destinations)
+    with bulkheads.step(0):
+        waiting = services.calling(ListHosts())
+        next(waiting)
+    with bulkheads.step(0), pytest.raises(Postponed):
+        next(services.calling(ListHosts()))
+    with bulkheads.step(0):
+        reading = services.calling(GetAllocations(consumer_uuid=ids.fresh()))
+        assert isinstance(next(reading), StepCall)
+    reading.close()
+    waiting.close()
+
+
+def test_the_kinds_of_the_steps_that_wait_take_turns(built: Callable[..., Bulkheads], probe: Probe) -> None:
+    destinations, woken = built(share=1), list[str]()
+
+    def wait(kind: str) -> None:
+        with bulkheads.step(0, kind=kind), pytest.raises(Postponed) as postponed, destinations.admit("a", "a", probe):
+            raise AssertionError("the call is made")
+
+        def wake(place: KeptPlace | None) -> None:
+            woken.append(kind)
+            assert place is not None
+            place.give_back()
+
+        postponed.value.register(wake)
+
+    with destinations.admit("a", "a", probe):
+        for kind in ("build", "build", "build", "move"):
+            wait(kind)
+    assert woken == ["build", "move", "build", "build"]
 
 
 def test_a_step_that_is_begun_anew_takes_the_place_of_the_older_one_that_waits(
