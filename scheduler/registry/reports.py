@@ -7,7 +7,7 @@ another host.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from moorage.messages import HostsRegistered, NumberedDescription, ReportHosts
 from moorage.model import HostReport
 from placement_store import cells
 from placement_store.db import bulk, change_feed
+from placement_store.providers import disabled_hosts
 from placement_store.schema import hosts
 from scheduler.registry import loads
 from scheduler.registry.aggregates import mirror
@@ -45,6 +46,9 @@ _WRITE_DESCRIPTION = (
 # UPDATE hosts SET description_number = :new WHERE id = ... AND description_number <= :new
 _RENUMBER = hosts.update().where(_IS_NO_LATER).values(description_number=bindparam("new_number"))
 
+#: The columns that the operator sets for a host, with the values of a host that is not registered yet.
+_NO_FLAGS: Mapping[str, Any] = {"disabled": False, "disabled_reason": None, "forced_down": False}
+
 
 def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
     """Write a cell's report. A report without changes writes only heartbeats.
@@ -53,7 +57,7 @@ def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
         than those of the report.
     :raises CellNotFound: the cell does not exist.
     :raises InvalidRequest: there is not exactly one description number for each description.
-    :raises StaleRead: the provider of a new host was deleted concurrently; a new transaction may succeed.
+    :raises StaleRead: the provider of a new host was created or deleted concurrently; a new transaction may succeed.
     """
     cells.by_uuid(connection, message.cell_uuid)
     if message.numbers and len(message.numbers) != len(message.hosts):
@@ -135,10 +139,15 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
         # This is no change of the hosts, so `seq` stays.
         rows = [{"row_id": host_id, "new_number": number} for host_id, number in sorted(numbers.items())]
         connection.execute(_RENUMBER, rows)
-    _insert(connection, new, alive)
-    # A new node of a registered host joins the aggregates of that host.
+    # A new node of a registered host is disabled and forced down as that host is, and joins its aggregates.
     registered = {host.service_host for host in known if host.cell_uuid == message.cell_uuid}
-    mirror.add_new_nodes(connection, message.cell_uuid, registered & {host.service_host for host in new})
+    extended = registered & {host.service_host for host in new}
+    nodes = [host.compute_node_uuid for host in new if host.service_host in extended]
+    # Lock order: providers before hosts, as in every write.
+    roots = disabled_hosts.lock(connection, nodes)
+    _insert(connection, new, alive, _flags(connection, message.cell_uuid, extended))
+    disabled_hosts.mark(connection, nodes, roots)
+    mirror.add_new_nodes(connection, message.cell_uuid, extended)
     return newer
 
 
@@ -196,14 +205,35 @@ def _write_descriptions(connection: Connection, changed: dict[int, tuple[HostRep
     change_feed.record(connection, host_ids=list(changed))
 
 
-def _insert(connection: Connection, new: list[_RegisteredHost], alive: Collection[str]) -> None:
+def _flags(connection: Connection, cell_uuid: str, service_hosts: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Lock the nodes of registered hosts; return the flags that the operator has set for each host."""
+    # SELECT service_host, ... FROM hosts WHERE cell_uuid = ... AND service_host IN (...) ORDER BY id FOR UPDATE
+    query = select(hosts.c.service_host, *(hosts.c[name] for name in _NO_FLAGS))
+    query = query.where(hosts.c.cell_uuid == cell_uuid).order_by(hosts.c.id).with_for_update()
+    found = bulk.select_in(connection, query, hosts.c.service_host, sorted(service_hosts))
+    return {row.service_host: {name: getattr(row, name) for name in _NO_FLAGS} for row in found}
+
+
+def _insert(
+    connection: Connection,
+    new: list[_RegisteredHost],
+    alive: Collection[str],
+    flags: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Insert new hosts.
+
+    :param flags: the flags that the operator has set for registered hosts; their new nodes get them.
+    """
     if not new:
         return
     # Insert in the order of a unique key: concurrent reports of the same hosts then wait instead of deadlocking.
     new.sort(key=lambda host: host.compute_node_uuid)
     for chunk in bulk.chunks(new):
         # A description alone does not make a host up; a heartbeat does.
-        rows = [{**asdict(host), "up": host.service_host in alive} for host in chunk]
+        rows = [
+            {**asdict(host), "up": host.service_host in alive, **flags.get(host.service_host, _NO_FLAGS)}
+            for host in chunk
+        ]
         for row in rows:
             del row["id"]
         bulk.insert(connection, hosts, rows, stamps=("heartbeat_at", "created_at", "updated_at"))

@@ -13,6 +13,7 @@ from filters.resources import ResourcesFilter
 from filters.traits import TraitsFilter
 from moorage import errors, ids
 from moorage.db.database import Database
+from moorage.messages import ListHosts
 from moorage.model import Inventory, ProviderReport
 from placement_store.db.names import sync
 from placement_store.providers import rows as providers
@@ -92,6 +93,24 @@ def test_a_disabled_host_whose_provider_is_created_later_has_the_trait(rig: Rig)
     rig.set_host("host3", disabled=True)
     report(rig, "HW_CPU_X86_AVX2", number=3)
     assert marked(rig, 3) == [TRAIT, "HW_CPU_X86_AVX2"]
+
+
+@pytest.mark.parametrize("is_provider_first", [True, False], ids=["provider first", "host first"])
+def test_a_further_node_of_a_host_is_disabled_and_forced_down_as_the_host_is(
+    rig: Rig, *, is_provider_first: bool
+) -> None:
+    rig.set_host("host1", disabled=True, disabled_reason="new disks", forced_down=True)
+    if is_provider_first:
+        report(rig, number=3)
+    rig.report([report_of(3, service_host="host1"), report_of(4)], ["host1", "host4"])
+    if not is_provider_first:
+        report(rig, number=3)
+
+    listed = {host.nodename: host for host in rig.registry.list_hosts(ListHosts())}
+    flags = {name: (host.disabled, host.disabled_reason, host.forced_down) for name, host in listed.items()}
+    assert flags["host3"] == flags["host1"] == (True, "new disks", True)
+    assert flags["host4"] == (False, None, False)
+    assert (marked(rig), marked(rig, 3)) == ([TRAIT], [TRAIT])
 
 
 def test_the_default_request_filter_excludes_disabled_hosts_without_the_compute_filter(rig: Rig) -> None:
