@@ -184,7 +184,9 @@ class CellHosts:
         """Record descriptions, and new lives of started hosts; return True if the schedulers must get a description."""
         started = frozenset(message.started)
         self._require_own(connection, message)
-        changed = [self._describe(connection, part, started) for part in batches(message.hosts)]
+        # A driver may list a node twice: the last description counts, as it does for the agent.
+        described = {(host.service_host, host.nodename): host for host in message.hosts}
+        changed = [self._describe(connection, part, started) for part in batches(list(described.values()))]
         self._lives.begin(connection, message.agent, message.started)
         return any(changed)
 

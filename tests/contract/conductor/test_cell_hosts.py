@@ -58,6 +58,12 @@ def test_only_hosts_with_a_changed_description_are_reported_again(database: Data
     assert not hosts.changed.is_set()
 
 
+def test_a_new_host_that_is_described_twice_in_one_report_gets_the_last_description(database: Database) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    report(hosts, described(1, load=0), described(2, load=0), described(1, load=1))
+    assert unacknowledged(hosts) == {"h1": {"load": 1}, "h2": {"load": 0}}
+
+
 def test_a_description_that_changes_during_a_report_stays_unacknowledged(database: Database) -> None:
     hosts = CellHosts(options.new(), database, ids.fresh())
     report(hosts, *(described(number, load=0) for number in range(3)))
