@@ -136,30 +136,34 @@ def _changes(
     """Return the changes of the consumers whose allocations move."""
     found = consumers.holdings(connection, {dealt.consumer_uuid for dealt in changes.dealt})
     after = {uuid: Counter(holding.amounts) for uuid, holding in found.items()}
+    moved: dict[str, dict[str, set[str]]] = {uuid: {} for uuid in found}
     for dealt in changes.dealt:
         if dealt.consumer_uuid not in after:
             raise StaleRead
+        moved[dealt.consumer_uuid].setdefault(dealt.from_resource_provider, set()).add(dealt.to_resource_provider)
         for name, amount in dealt.resources.items():
             after[dealt.consumer_uuid][pairs[dealt.from_resource_provider, name]] -= amount
             after[dealt.consumer_uuid][pairs[dealt.to_resource_provider, name]] += amount
     return [
         ConsumerChange(
-            uuid=uuid, before=found[uuid], after=+held, columns=_isolated(found[uuid], +held, changes, numbers)
+            uuid=uuid, before=found[uuid], after=+held, columns=_isolated(found[uuid], +held, moved[uuid], numbers)
         )
         for uuid, held in after.items()
     ]
 
 
 def _isolated(
-    holding: Holding, after: Mapping[Pair, int], changes: InstructedChanges, numbers: Mapping[str, int]
+    holding: Holding, after: Mapping[Pair, int], moved: Mapping[str, set[str]], numbers: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the column with the providers of a consumer's isolated groups, if it has any."""
-    if holding.isolated_groups is None:
+    """Return the column with the providers of a consumer's isolated groups, if it has any.
+
+    :param moved: by provider uuid, the providers to which amounts of the consumer were moved from there.
+    """
+    document = holding.isolated_groups
+    if document is None:
         return {}
-    moved: dict[str, set[str]] = {}
-    for dealt in changes.dealt:
-        if dealt.consumer_uuid == holding.uuid:
-            moved.setdefault(dealt.from_resource_provider, set()).add(dealt.to_resource_provider)
     left = {provider_id for provider_id, _ in after}
-    emptied = {uuid for uuid, number in numbers.items() if number not in left}
-    return {"isolated_groups": isolated_groups.after_a_reshape(holding.isolated_groups, moved, emptied)}
+    # The tree is locked, and may have thousands of such consumers: read only the providers of this one.
+    named = {uuid for uuids in isolated_groups.decoded(document).values() for uuid in uuids}
+    emptied = {uuid for uuid in named if uuid in numbers and numbers[uuid] not in left}
+    return {"isolated_groups": isolated_groups.after_a_reshape(document, moved, emptied)}
