@@ -16,8 +16,7 @@ from sqlalchemy import Connection
 from moorage import errors
 from moorage.db.columns import now
 from moorage.messages import HealConsumers, Healed
-from moorage.model import RecordedHold, SeenConsumer
-from moorage.model.allocations import amounts_of
+from moorage.model import AllocationRequest, RecordedHold, SeenConsumer
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
@@ -156,7 +155,7 @@ def _missing(
     spare: Counter[Pair],
 ) -> Counter[Pair]:
     """Return the recorded amounts that a consumer lacks, on their provider or elsewhere in the host's tree."""
-    wanted = amounts_of(hold.allocations)
+    wanted = released_amounts.claimed_with(connection, AllocationRequest(allocations=hold.allocations), names)
     there: Counter[Pair] = Counter()
     if own is not None:
         there = +released_amounts.locate(

@@ -11,7 +11,16 @@ from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, di
 from support.placement_store.reshape_builders import Reshaping, child
 
 from moorage import errors, ids
-from moorage.messages import AcceptClaim, AuditStore, HealConsumers, Healed, Recounted, RecountInventories
+from moorage.messages import (
+    AcceptClaim,
+    AuditStore,
+    DeleteResourceClass,
+    EnsureResourceClass,
+    HealConsumers,
+    Healed,
+    Recounted,
+    RecountInventories,
+)
 from moorage.model import Inventory, ProviderAmounts, RecordedHold, SeenConsumer, ServerGroup
 from placement_store.claims import claim as claims
 from placement_store.schema import allocations, consumers, inventories, tombstones
@@ -196,6 +205,20 @@ def test_a_heal_that_does_not_fit_is_refused_and_changes_nothing(
     assert store.is_sound()
     with pytest.raises(errors.ConsumerNotFound):
         store.consumer(moving.uuid)
+
+
+def test_a_recorded_class_that_has_been_deleted_since_is_left_out(
+    store: Store, heal: Heal, i1: Moving, source: str
+) -> None:
+    store.dispatcher.call(EnsureResourceClass(request_id=ids.fresh(), name="CUSTOM_GONE"))
+    store.dispatcher.call(DeleteResourceClass(request_id=ids.fresh(), name="CUSTOM_GONE"))
+    lose(store, i1.uuid)
+    recorded = {uuid: dict(resources) for uuid, resources in i1.held.items()}
+    recorded[source]["CUSTOM_GONE"] = 1
+
+    heal(hold(i1.uuid, i1.source_claim, recorded, i1.attempt))
+
+    assert i1.amounts == i1.held
 
 
 def test_a_consumer_changed_since_it_was_read_is_not_healed(
