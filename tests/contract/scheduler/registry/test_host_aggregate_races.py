@@ -187,6 +187,18 @@ def test_nodes_are_in_the_aggregate_of_their_host_whichever_writer_commits_last(
     assert aggregates.sync(dry_run=True) == []
 
 
+def test_a_node_that_is_reported_while_its_host_is_disabled_is_disabled_with_it(rig: Rig) -> None:
+    rig.add_hosts(range(ROUNDS))
+    for number in range(ROUNDS):
+        host = f"host{number}"
+        outcome = at_once(
+            partial(rig.set_host, host, disabled=True, forced_down=True),
+            partial(rig.report, [report(number + ANOTHER, service_host=host)], [host]),
+        )
+        assert outcome == ["done", "done"]
+    assert [(host.disabled, host.forced_down) for host in rig.hosts()] == [(True, True)] * 2 * ROUNDS
+
+
 @ON_MARIADB
 def test_concurrent_settings_of_a_host_by_two_operators_are_both_kept(rig: Rig) -> None:
     rig.add_hosts([1, 2])
