@@ -19,6 +19,7 @@ from conductor.cell.records.instances import CellInstance
 from conductor.cell.steps.cleanup import CellCleanups
 from conductor.cell.steps.end_move import CellMoveEnds
 from conductor.engine.bulkheads import CircuitOpen
+from conductor.engine.preconditions import not_forced_down
 from conductor.engine.steps import Operation
 from moorage import context, errors
 from moorage.batches import BatchItem
@@ -40,6 +41,8 @@ class CellGates(CellPart):
 
         :raises RequestInProgress: the host is returning: nothing may begin there until it has listed its guests; or the
             placement role has not answered for a while.
+        :raises InvalidState: the attempt is of an evacuation whose source is not forced down.
+        :raises StoreUnavailable: it is unknown whether that source is forced down.
         :raises NotFound: the instance or the attempt is unknown here.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
@@ -56,6 +59,10 @@ class CellGates(CellPart):
     def _accept(self, message: AcceptInCell, seen: AttemptAtGate) -> Done:
         if seen.state == "held":
             return Done()  # the claim was accepted before; the guest is being moved away
+        # The order to start may have waited at the agent for a long time: the evacuated host may be back.
+        if seen.evacuated is not None and not self._cell.forced_down.surely_has(seen.evacuated):
+            # The agent makes sure that nothing starts, and reports the attempt as failed.
+            raise not_forced_down(seen.evacuated)
         # The store refuses a released claim. From now on the reconciler does not release the claim as unaccepted.
         accept = AcceptClaim(
             request_id=message.request_id,

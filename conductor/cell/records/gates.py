@@ -1,11 +1,11 @@
 """Read instances, each with one of its attempts: the columns that decide whether the attempt passes a gate."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, and_, bindparam, func, select
 
-from conductor.schema import cell_attempts, cell_hosts, cell_instances
+from conductor.schema import cell_attempts, cell_hosts, cell_instances, cell_migrations
 from moorage.model.states import AttemptState, InstanceState
 
 # SELECT … FROM cell_instances LEFT OUTER JOIN cell_attempts ON … AND attempt_id IN (…)
@@ -45,6 +45,12 @@ _RETURNING = (
     .scalar_subquery()
 )
 _SEEN = _JOINED.add_columns(_RETURNING.label("is_returning"))
+_EVACUATED = select(cell_migrations.c.instance_uuid, cell_migrations.c.source_host).where(
+    cell_migrations.c.cell_uuid == bindparam("cell_uuid"),
+    cell_migrations.c.instance_uuid.in_(bindparam("uuids", expanding=True)),
+    cell_migrations.c.kind == "evacuation",
+    cell_migrations.c.state == "moving",
+)
 
 
 class AttemptName(NamedTuple):
@@ -71,6 +77,9 @@ class AttemptAtGate(NamedTuple):
     host: str
     claim_id: str | None
     state: AttemptState
+    #: The host that must be forced down when the attempt passes the first gate: the source of an evacuation. Null for
+    #: other attempts, and if this was not read.
+    evacuated: str | None = None
 
 
 class AtGate(NamedTuple):
@@ -86,8 +95,18 @@ Found = dict[AttemptName, AtGate]
 
 
 def look(connection: Connection, cell_uuid: str, named: Collection[AttemptName]) -> Found:
-    """Return known instances with their attempts, without locks, and whether the attempts' hosts are returning."""
-    return _found(connection, _SEEN, cell_uuid, named)
+    """Return known instances with their attempts, without locks.
+
+    Return also whether the attempts' hosts are returning, and the hosts that are evacuated.
+    """
+    found = _found(connection, _SEEN, cell_uuid, named)
+    # Builds have no migration, and need no second statement.
+    moving = sorted({at_gate.instance.uuid for at_gate in found.values() if at_gate.instance.state == "moving"})
+    if not moving:
+        return found
+    rows = connection.execute(_EVACUATED, {"cell_uuid": cell_uuid, "uuids": moving})
+    sources = {row.instance_uuid: row.source_host for row in rows}
+    return {name: _with_source(at_gate, sources) for name, at_gate in found.items()}
 
 
 def lock(connection: Connection, cell_uuid: str, named: Collection[AttemptName]) -> Found:
@@ -97,6 +116,14 @@ def lock(connection: Connection, cell_uuid: str, named: Collection[AttemptName])
     without a lock, but only after this statement has its locks.
     """
     return _found(connection, _LOCKED, cell_uuid, named)
+
+
+def _with_source(at_gate: AtGate, sources: Mapping[str, str]) -> AtGate:
+    attempt = at_gate.attempt
+    # An attempt that has passed the first gate may have its guest: the second gate decides.
+    if attempt is None or attempt.state != "starting":
+        return at_gate
+    return at_gate._replace(attempt=attempt._replace(evacuated=sources.get(attempt.instance_uuid)))
 
 
 def _found(connection: Connection, query: Select[Any], cell_uuid: str, named: Collection[AttemptName]) -> Found:

@@ -50,7 +50,11 @@ class FakeAgent:
 
     def build(self, message: BuildOnHost) -> None:
         """Carry out an attempt as a host does, up to its report."""
-        self.accept(message)
+        try:
+            self.accept(message)
+        except errors.InvalidState as refusal:
+            self.report_failed(message, f"the claim could not be accepted: {refusal}")
+            return
         if message.host in self.failing:
             self.report_failed(message, f"{message.host} is broken")
             return

@@ -1,5 +1,6 @@
 """Test in a cell that an evacuation starts no guest while its source is not forced down."""
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +9,7 @@ from support.conductor.moving_instances import Mover, becomes, built, shown
 
 from moorage import errors
 from moorage.bus.bus import serves
-from moorage.messages import ListHostsDeclaredDown
+from moorage.messages import BuildOnHost, ListHostsDeclaredDown
 
 
 class Interrupted(FakePlacement):
@@ -76,10 +77,10 @@ def test_an_evacuation_whose_host_is_back_after_its_first_attempt_starts_no_seco
     asked: list[None] = []
 
     def remove_the_mark() -> None:
-        # It is asked for before the move is prepared, before the first attempt, about the alternate, and before the
-        # second attempt.
+        # It is asked for before the move is prepared, before the first attempt and at its gate, about the
+        # alternate, and before the second attempt.
         asked.append(None)
-        if len(asked) == 4:
+        if len(asked) == 5:
             world.placement.declared_down = set()
 
     world.replace(Interrupted(remove_the_mark)).declared_down = {"a"}
@@ -92,6 +93,59 @@ def test_an_evacuation_whose_host_is_back_after_its_first_attempt_starts_no_seco
 
     wait_until(lambda: move.shown().state in ("failed", "confirmed"))
     _is_back(world, move, before.claim_id, "c: host a is not forced down")
+
+
+def test_an_evacuation_whose_host_is_back_before_the_gate_of_its_attempt_starts_no_second_guest(world: World) -> None:
+    uuid = built(world)
+    before = shown(world, uuid)
+    world.placement.declared_down = {"a"}
+    move = Mover(world, uuid, "evacuation")
+    has_workers, accept = threading.Event(), world.agent.accept
+
+    def accept_late(message: BuildOnHost) -> None:
+        assert has_workers.wait(60)
+        accept(message)
+
+    world.agent.accept = accept_late  # type: ignore[method-assign]
+    move.move("b", "c")
+    wait_until(lambda: world.waiting() == 1)
+    world.placement.declared_down = set()
+    has_workers.set()
+
+    wait_until(lambda: move.shown().state in ("failed", "confirmed"))
+    assert [build.host for build in world.agent.builds] == ["a", "b"]
+    _is_back(world, move, before.claim_id, "b: the claim could not be accepted: ")
+
+
+def test_an_attempt_of_an_evacuation_waits_at_its_gate_while_it_is_unknown_whether_its_host_is_declared_down(
+    world: World,
+) -> None:
+    is_away = False
+
+    def answer() -> None:
+        if is_away:
+            raise errors.StoreUnavailable(schema="main", reason="away")
+
+    world.replace(Interrupted(answer)).declared_down = {"a"}
+    uuid = built(world)
+    refused, accept = threading.Event(), world.agent.accept
+
+    def accept_when_answered(message: BuildOnHost) -> None:
+        nonlocal is_away
+        is_away = True
+        with pytest.raises(errors.StoreUnavailable, match="unknown whether host a is forced down"):
+            accept(message)
+        refused.set()
+        is_away = False
+        accept(message)
+
+    world.agent.accept = accept_when_answered  # type: ignore[method-assign]
+    move = Mover(world, uuid, "evacuation")
+    move.move("b")
+
+    wait_until(lambda: move.shown().state in ("failed", "confirmed"))
+    assert refused.is_set()
+    assert (move.shown().state, shown(world, uuid).host) == ("confirmed", "b")
 
 
 def _is_back(world: World, move: Mover, claim_id: str | None, reason: str) -> None:
