@@ -134,7 +134,7 @@ class CellBuilds(CellPart):
             if (
                 (source := message.moving) is not None
                 and source.kind == "evacuation"
-                and not self._cell.forced_down.surely_has(source.source_host)
+                and not (yield partial(self._cell.forced_down.surely_has, source.source_host))
             ):
                 return partial(_not_evacuated, payload.number, not_forced_down(source.source_host).reason)
             LOG.info("Attempt %d of instance %s, on host %s", payload.number, operation.subject, message.host)

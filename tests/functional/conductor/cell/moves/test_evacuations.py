@@ -95,6 +95,38 @@ def test_an_evacuation_whose_host_is_back_after_its_first_attempt_starts_no_seco
     _is_back(world, move, before.claim_id, "c: host a is not forced down")
 
 
+def test_evacuations_that_begin_together_do_not_wait_for_each_other_to_learn_whether_their_hosts_are_declared_down(
+    world: World,
+) -> None:
+    is_away, may_answer = False, threading.Event()
+    waiting: list[None] = []
+
+    def answer() -> None:
+        if is_away:
+            raise errors.StoreUnavailable(schema="main", reason="away")
+        waiting.append(None)
+        assert may_answer.wait(60)
+
+    may_answer.set()
+    world.replace(Interrupted(answer)).declared_down = {"a"}
+    moves = [Mover(world, built(world), "evacuation") for _ in range(3)]
+    prepared = [(move, placement := move.prepare(), move.claim(placement, "b")) for move in moves]
+    is_away = True
+    for move, placement, claim in prepared:
+        move.hand_over(placement, claim, ["b"])
+    world.die("cell", "cell", lease=0)
+    is_away = False
+    may_answer.clear()
+    waiting.clear()
+    world.conf.set_override("call_timeout", 40.0, group="rpc")
+    world.start("cell")
+
+    wait_until(lambda: len(waiting) == len(moves))
+    may_answer.set()
+    for move in moves:
+        wait_until(lambda move=move: move.shown().state == "confirmed")  # type: ignore[misc]
+
+
 def test_an_evacuation_whose_host_is_back_before_the_gate_of_its_attempt_starts_no_second_guest(world: World) -> None:
     uuid = built(world)
     before = shown(world, uuid)
