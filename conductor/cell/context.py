@@ -68,8 +68,9 @@ class CellContext:
         impatient = bus.client("placement", timeout=patience)
         #: The bulkhead of the placement role for calls that cannot be postponed.
         self.endpoint_bulkheads: Final = endpoint_bulkheads(conf, operations.backoff, patience)
-        guarded = GuardedClient(impatient, self.endpoint_bulkheads, "placement")
-        self.forced_down: Final = ForcedDownHosts(cell.uuid, guarded, database, self.records)
+        #: The client for the gates, which wait only for a short time.
+        self.gate_client: Final = GuardedClient(impatient, self.endpoint_bulkheads, "placement")
+        self.forced_down: Final = ForcedDownHosts(cell.uuid, self.gate_client, database, self.records)
         self.agents: Final = CellAgents(conf, cell.uuid, cell_bus, self.hosts, operations.backoff)
         bulkheads = self.agents.bulkheads
         self.worker: Final = Worker(operations, conf.conductor.workers, service, bulkheads, acknowledgements)
@@ -82,8 +83,6 @@ class CellContext:
         )
         #: The client of the placement role for endpoints.
         self.placement_client: Final = GuardedClient(bus.client("placement"), self.endpoint_bulkheads, "placement")
-        #: The client for the gates, which wait only for a short time.
-        self.gate_client: Final = impatient
         #: Releases allocations through `placement`, under the conflict policy.
         self.writes: Final = PolicyWrites(conf, self.placement)
 

@@ -71,10 +71,8 @@ class CellGates(CellPart):
             attempt_id=message.attempt_id,
             host=message.host,
         )
-        client = self._cell.gate_client
         try:
-            with self._cell.endpoint_bulkheads.admit("placement", "placement", client.ping):
-                client.call(accept)
+            self._cell.gate_client.call_if_admitted(accept)
         except CircuitOpen as away:
             # The agent repeats its request. Otherwise all attempts that are to begin would hold the threads of this
             # server, and the cell would answer nobody.

@@ -22,13 +22,15 @@ class SilentService:
     def __init__(self) -> None:
         self.answers = False
         self.calls = self.pings = 0
+        self.probe_timeouts: list[float | None] = []
 
     def call(self, message: ListCells) -> list[Any]:
         self.calls += 1
         return self._answer(message.method)
 
-    def ping(self, _timeout: float | None = None) -> None:
+    def ping(self, timeout: float | None = None) -> None:
         self.pings += 1
+        self.probe_timeouts.append(timeout)
         self._answer("ping")
 
     def seconds(self, timeout: float | None) -> float:
@@ -64,6 +66,19 @@ def test_a_service_that_does_not_answer_is_not_called_until_it_answers_a_probe(d
     before = service.pings
     wait_until(lambda: service.pings > before)
     wait_until(lambda: _answered(client))
+
+
+def test_a_caller_may_learn_that_its_message_was_not_sent(destinations: Bulkheads) -> None:
+    service = SilentService()
+    client = GuardedClient(service, destinations, "placement")  # type: ignore[arg-type]  # the part that is used
+    with pytest.raises(errors.NoReply):
+        client.call_if_admitted(MESSAGE)
+    wait_until(lambda: service.pings > 1)
+
+    with pytest.raises(bulkheads.CircuitOpen):
+        client.call_if_admitted(MESSAGE)
+    assert service.calls == 1
+    assert set(service.probe_timeouts) == {2.0}, "the probe does not wait as long as a call"
 
 
 def test_a_call_of_a_step_is_not_postponed_when_the_share_is_used_up(destinations: Bulkheads) -> None:
