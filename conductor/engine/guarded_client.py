@@ -24,7 +24,7 @@ def endpoint_bulkheads(conf: cfg.ConfigOpts, backoff: Backoff, patience: float) 
 
 
 class GuardedClient:
-    """A client for calls that are never postponed: those of endpoints, and of steps that have called others before.
+    """A client for calls that are never postponed: those of endpoints, and of steps that also call other services.
 
     :param name: the name of the service, for the log; clients with the same name share a bulkhead.
     """
