@@ -39,6 +39,9 @@ CLEAN = "clean"
 #: The kinds of operation that an order to delete ends in a cell, at any step.
 ENDED_BY_DELETE = (BUILD, MOVE, CONFIRM, REVERT, SHELVE, UNSHELVE, REBUILD, ATTACH, DETACH, HEAL)
 
+#: The reason of a move that the operator has aborted.
+BROKEN_OFF = "it was broken off"
+
 #: In :func:`step`: the attribute `kind` of the class that has the method or inherits it.
 KIND_OF_CLASS = ""
 
