@@ -154,7 +154,7 @@ def _missing(
     names: ResourceClassNames,
     spare: Counter[Pair],
 ) -> Counter[Pair]:
-    """Return the recorded amounts that a consumer lacks, on their provider or elsewhere in the host's tree."""
+    """Return the recorded amounts that a consumer lacks, on their provider or elsewhere in its tree."""
     wanted = released_amounts.claimed_with(connection, AllocationRequest(allocations=hold.allocations), names)
     there: Counter[Pair] = Counter()
     if own is not None:
@@ -175,6 +175,13 @@ def _missing(
         if provider_id in tree_ids:
             lacking[number] -= amount
     pools = Counter({pair: amount for pair, amount in claimed.items() if pair[0] not in of_tree}) - there
+    roots = dict(keys.values())
+    # What a reshape has moved in the pools' own trees is not lacking.
+    moved = released_amounts.by_root(connection, there - claimed) if pools else Counter()
+    for (provider_id, number), amount in sorted(pools.items()):
+        covered = min(amount, moved[roots[provider_id], number])
+        pools[provider_id, number] -= covered
+        moved[roots[provider_id], number] -= covered
     return pools + _spread(connection, +lacking, claimed - there, tree_ids, spare)
 
 

@@ -3,18 +3,18 @@
 The allocations of the two consist of three parts: *old*, the amounts of the instance's request on the source; *new*,
 the amounts that the destination is claimed with; and *foreign allocations*, all others, which other clients have
 written to these consumers. On a provider outside the source's tree that the destination uses, the instance holds the
-larger of old and new, and the migration nothing. Everywhere else, old belongs to the migration.
+larger of old and new, and the migration nothing. Everywhere else, old belongs to the migration. A reshape may have
+moved any of these amounts within the tree of their provider.
 """
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
 from moorage.model import Allocations, ProviderAmounts
 from moorage.model.allocations import Amounts
-from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import Holding, Pair
 from placement_store.claims import released_amounts
 from placement_store.db.names import ResourceClassNames
@@ -120,22 +120,16 @@ def split_move(
     keys, mine = places.keys, instance.amounts
     instance_tree = released_amounts.providers_on_host(connection, instance)
     new = +released_amounts.locate(connection, instance, claimed, keys, instance_tree, names)
-    # Of old, the instance holds the amounts outside the source, as far as they are still allocated.
-    present = {uuid: resources for uuid, resources in held.items() if uuid in keys}
-    kept_old = Counter(
-        {
-            pair: min(amount, mine.get(pair, 0))
-            for pair, amount in allocations.numbered(present, keys, names, connection).items()
-            if pair[0] in places.outside_source
-        }
-    )
-    # The rest of old is on the migration.
+    # Of old, the migration has nothing on the providers that the destination uses outside the source.
     migration_tree = released_amounts.providers_on_host(connection, migration)
-    old = +released_amounts.locate(connection, migration, held, keys, migration_tree, names)
-    old = Counter({pair: amount for pair, amount in old.items() if pair[0] not in places.outside_source})
+    rows = {pair: row for pair, row in migration.rows.items() if pair[0] not in places.outside_source}
+    old = +released_amounts.locate(connection, replace(migration, rows=rows), held, keys, migration_tree, names)
+    # The instance holds the rest of old in the trees of these providers, as far as it is still allocated.
+    rest = _not_on_migration(connection, held, old, places, migration_tree, names)
+    kept_old = +released_amounts.locate(connection, instance, rest, keys, instance_tree, names)
     return MoveParts(
         new=new,
-        kept_old=+kept_old,
+        kept_old=kept_old,
         # If old and new are on one provider, the larger of the two counts.
         foreign_on_instance=Counter(mine) - (new | kept_old),
         old=old,
@@ -143,6 +137,35 @@ def split_move(
         instance_tree=instance_tree,
         migration_tree=migration_tree,
     )
+
+
+def _not_on_migration(
+    connection: Connection,
+    held: Amounts,
+    old: Mapping[Pair, int],
+    places: MovePlaces,
+    migration_tree: Collection[int],
+    names: ResourceClassNames,
+) -> Amounts:
+    """Return what the migration lacks of old in the trees outside the source of which the destination uses providers.
+
+    :param old: the part of old on the migration.
+    """
+    keys = places.keys
+    root_ids = {key.root_id for key in keys.values() if key.id in places.outside_source}
+    shared = {uuid: resources for uuid, resources in held.items() if uuid in keys and keys[uuid].root_id in root_ids}
+    outside = {pair: amount for pair, amount in old.items() if pair[0] not in migration_tree}
+    if not shared or not outside:
+        return shared
+    there = released_amounts.by_root(connection, outside)
+    rest: dict[str, dict[str, int]] = {}
+    for uuid, resources in shared.items():
+        for name, amount in resources.items():
+            place = keys[uuid].root_id, names.id_of(name, connection)
+            found = min(amount, there[place])
+            rest.setdefault(uuid, {})[name] = amount - found
+            there[place] -= found
+    return rest
 
 
 def divide(

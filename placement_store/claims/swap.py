@@ -129,10 +129,11 @@ def _next_host(
     holding = found[message.consumer_uuid]
     released = released_amounts.claimed_with(connection, message.released, names)
     in_tree = released_amounts.providers_on_host(connection, holding)
-    left = {keys[uuid].id for uuid in released if uuid in keys} - {provider_id for provider_id, _ in claimed}
+    located = +released_amounts.locate(connection, holding, released, keys, in_tree, names)
+    left = {keys[uuid].id for uuid in released if uuid in keys} | {provider_id for provider_id, _ in located}
+    left -= {provider_id for provider_id, _ in claimed}
     if keys[message.root_provider_uuid].root_id != holding.root_provider_id:
         left |= in_tree
-    located = released_amounts.locate(connection, holding, released, keys, in_tree, names)
     # Allocations beyond the claim are foreign. The consumer keeps them, except on the providers that it leaves.
     foreign = Counter(holding.amounts) - located
     lost = move_split.within(foreign, left)

@@ -136,6 +136,14 @@ def tree_ids(connection: Connection, root_ids: Collection[int]) -> list[int]:
     )
 
 
+def roots_of(connection: Connection, ids: Collection[int]) -> dict[int, int]:
+    """Return the ids of the roots of the providers of these ids; an id that does not exist is omitted."""
+    query = select(resource_providers.c.id, resource_providers.c.root_provider_id)
+    return {
+        row.id: row.root_provider_id for row in bulk.select_in(connection, query, resource_providers.c.id, sorted(ids))
+    }
+
+
 def uuids_of(connection: Connection, ids: Collection[int]) -> dict[int, str]:
     """Return the uuids of the providers of these ids; an id that does not exist is omitted."""
     query = select(resource_providers.c.id, resource_providers.c.uuid)

@@ -261,21 +261,20 @@ def _differing(
 def _shortages(hold: RecordedHold, held: Amounts, roots: Mapping[str, str]) -> Iterator[tuple[str, str, int, int]]:
     """Yield provider, resource class, recorded and found amount where less is allocated than recorded.
 
-    Allocations in the host's tree are summed under its root, because a reshape may have moved them. Allocations beyond
-    the recorded ones are no finding: they are foreign allocations.
+    Allocations are summed under the roots of their trees, because a reshape may have moved them. Allocations beyond the
+    recorded ones are no finding: they are foreign allocations.
 
     :param held: the consumer's allocations, by provider and resource class.
     :param roots: the root of each provider that is not a root itself.
     """
-    root = hold.root_provider_uuid
+    root = roots.get(hold.root_provider_uuid, hold.root_provider_uuid)
     recorded: Counter[tuple[str, str]] = Counter()
     found: Counter[tuple[str, str]] = Counter()
     for uuid, part in hold.allocations.items():
-        place = uuid if uuid in hold.pools else root
+        place = roots.get(uuid, uuid) if uuid in hold.pools else root
         recorded.update({(place, name): amount for name, amount in part.resources.items()})
     for uuid, resources in held.items():
-        place = root if roots.get(uuid, uuid) == root else uuid
-        found.update({(place, name): amount for name, amount in resources.items()})
+        found.update({(roots.get(uuid, uuid), name): amount for name, amount in resources.items()})
     for (uuid, name), amount in sorted(recorded.items()):
         if found[uuid, name] < amount:
             yield uuid, name, amount, found[uuid, name]

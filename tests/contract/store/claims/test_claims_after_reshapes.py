@@ -1,11 +1,13 @@
-"""Test swaps and releases of claims whose amounts a reshape has moved: nothing is left behind."""
+"""Test swaps, moves, releases and heals of claims whose amounts a reshape has moved: nothing is left behind or lost."""
 
 import pytest
-from support.placement_store.builders import Store
-from support.placement_store.reshape_builders import Reshaping, child
+from support.placement_store.builders import Store, request
+from support.placement_store.move_builders import Moving, disk
+from support.placement_store.reshape_builders import Reshaping, child, dealt
 
 from moorage import errors, ids
-from moorage.messages import DeleteResourceProvider
+from moorage.messages import DeleteResourceProvider, HealConsumers
+from moorage.model import RecordedHold, SeenConsumer
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
 
@@ -151,3 +153,141 @@ def test_an_alternate_on_a_reshaped_host_is_refused_and_the_claim_stays(
     with pytest.raises(errors.CapacityExceeded):
         store.swap(uuid, claim_id, {after: CLAIMED}, {node: CLAIMED})
     assert (store.held(uuid), store.consumer(uuid).claim_id) == ({after: CLAIMED}, claim_id)
+
+
+# --- Reshapes of a provider that shares with other trees --------------------------------------------------------------
+
+
+@pytest.fixture
+def pool(store: Store) -> str:
+    return store.provider("pool", DISK_GB=100)
+
+
+def reshape_pool(reshaping: Reshaping, pool: str, parent: str | None = None) -> str:
+    """Move all DISK_GB of a pool to a new child of it, or of another provider."""
+    [part] = reshaping.move((pool, {"DISK_GB": 100}, "part"), providers=(child("part", parent or pool),)).created
+    return part
+
+
+def test_a_swap_releases_what_a_reshape_of_a_pool_has_moved(
+    store: Store, reshaping: Reshaping, node: str, after: str, pool: str
+) -> None:
+    uuid = ids.fresh()
+    old = {node: CLAIMED, **disk(pool, 50)}
+    claim_id = store.claim(uuid, old).claim_id
+    part = reshape_pool(reshaping, pool)
+
+    claim_id = store.swap(uuid, claim_id, old, {after: CLAIMED, **disk(part, 50)}).claim_id
+    assert store.held(uuid) == {after: CLAIMED, **disk(part, 50)}
+
+    # A claim that names the former pool is released also if the next host does not use the pool.
+    store.swap(uuid, claim_id, {after: CLAIMED, **disk(pool, 50)}, {node: CLAIMED})
+    assert store.held(uuid) == {node: CLAIMED}
+    assert nothing(store, after, pool, part)
+    assert store.is_sound()
+
+
+@pytest.mark.parametrize(("old", "new"), [(50, 20), (20, 50)])
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+@pytest.mark.parametrize("when", ["before the move", "in the move"])
+def test_a_move_ends_with_its_amounts_of_a_reshaped_pool(
+    store: Store, reshaping: Reshaping, node: str, after: str, pool: str, old: int, new: int, outcome: str, when: str
+) -> None:
+    moving = Moving(store, {node: CLAIMED, **disk(pool, old)}).build()
+    part = pool
+    if when == "before the move":
+        part = reshape_pool(reshaping, pool)
+        moving.generation = store.consumer(moving.uuid).generation
+    moving.begin({after: CLAIMED, **disk(part, new)})
+    moving.accept()
+    if when == "in the move":
+        part = reshape_pool(reshaping, pool)
+    assert moving.amounts == {after: CLAIMED, **disk(part, max(old, new))}
+
+    if outcome == "confirm":
+        moving.confirm()
+        assert moving.amounts == {after: CLAIMED, **disk(part, new)}
+    else:
+        moving.revert(guest_gone=True)
+        assert moving.amounts == {node: CLAIMED, **disk(part, old)}
+    assert moving.migrations == {}
+    assert store.is_sound()
+
+
+@pytest.mark.parametrize("owner", ["node", "after"])
+def test_a_revert_after_a_reshape_of_a_pool_below_a_host_restores_its_amount_once(
+    store: Store, reshaping: Reshaping, node: str, after: str, owner: str
+) -> None:
+    parent = {"node": node, "after": after}[owner]
+    pool = store.provider("shared", parent=parent, DISK_GB=100)
+    moving = Moving(store, {node: CLAIMED, **disk(pool, 50)}).build()
+    moving.begin({after: CLAIMED, **disk(pool, 50)})
+    moving.accept()
+    part = reshape_pool(reshaping, pool, parent)
+
+    moving.revert(guest_gone=True)
+
+    assert moving.amounts == {node: CLAIMED, **disk(part, 50)}
+    assert nothing(store, after, pool)
+    assert store.is_sound()
+
+
+def test_a_move_from_a_pool_to_a_new_inventory_of_the_reshaped_pool_is_reverted(
+    store: Store, reshaping: Reshaping, node: str, after: str, pool: str
+) -> None:
+    moving = Moving(store, {node: CLAIMED, **disk(pool, 50)}).build()
+    part = reshape_pool(reshaping, pool)
+    store.set_inventories(pool, store.generation(pool), DISK_GB=100)
+    moving.generation = store.consumer(moving.uuid).generation
+    moving.begin({after: CLAIMED, **disk(pool, 60)})
+    moving.accept()
+    assert (moving.amounts, moving.migrations) == (
+        {after: CLAIMED, **disk(pool, 60)},
+        {node: CLAIMED, **disk(part, 50)},
+    )
+
+    moving.revert(guest_gone=True)
+
+    assert moving.amounts == {node: CLAIMED, **disk(part, 50)}
+    assert store.is_sound()
+
+
+@pytest.mark.backends("sqlite", "mariadb")
+def test_a_heal_adds_only_what_is_lacking_after_a_reshape_of_a_pool(
+    store: Store, reshaping: Reshaping, node: str, pool: str
+) -> None:
+    uuid, attempt = ids.fresh(), ids.fresh()
+    claimed = {node: CLAIMED, **disk(pool, 50)}
+    claim_id = store.claim(uuid, claimed).claim_id
+    store.accept(uuid, claim_id, attempt, "source")
+    [part] = reshaping.move(
+        (pool, {"DISK_GB": 50}, "part"),
+        providers=(child("part", pool),),
+        dealt=(dealt(uuid, pool, "part", DISK_GB=50),),
+    ).created
+    hold = RecordedHold(
+        consumer_uuid=uuid,
+        consumer_type="INSTANCE",
+        claim_id=claim_id,
+        root_provider_uuid=node,
+        accepted_by=attempt,
+        accepted_host="source",
+        allocations=request(claimed).allocations,
+        pools=(pool,),
+        project_id="project",
+        user_id="user",
+        owner="conductor",
+    )
+
+    def heal() -> None:
+        seen = SeenConsumer(generation=store.consumer(uuid).generation, claim_id=claim_id)
+        store.dispatcher.call(HealConsumers(request_id=ids.fresh(), holds=(hold,), seen={uuid: seen}))
+
+    heal()
+    assert store.held(uuid) == {node: CLAIMED, **disk(part, 50)}
+
+    # Another client takes 20 away: only these are lacking.
+    store.put(uuid, {node: CLAIMED, **disk(part, 30)}, store.consumer(uuid).generation)
+    heal()
+    assert store.held(uuid) == {node: CLAIMED, **disk(part, 30), **disk(pool, 20)}
+    assert store.is_sound()

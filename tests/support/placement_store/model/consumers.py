@@ -183,8 +183,9 @@ def swappable(model: Model, message: SwapClaim) -> Holder:
 def _kept(model: Model, holder: Holder, released: Held, claimed: Held, next_root: str | None) -> tuple[Held, Held]:
     """Return the foreign allocations that a consumer keeps between two hosts, and those that it loses."""
     tree = model.tree(holder.root)
-    left = {p for p, _ in released} - {p for p, _ in claimed} | (tree if next_root != holder.root else set())
-    released_amounts = released_amounts_of(model, holder, released)
+    released_amounts = +released_amounts_of(model, holder, released)
+    left = {p for p, _ in (*released, *released_amounts)} - {p for p, _ in claimed}
+    left |= tree if next_root != holder.root else set()
     foreign = Counter(holder.held) - released_amounts
     return (
         {pair: amount for pair, amount in foreign.items() if pair[0] not in left},
@@ -194,18 +195,18 @@ def _kept(model: Model, holder: Holder, released: Held, claimed: Held, next_root
 
 def released_amounts_of(model: Model, holder: Holder, released: Held) -> Counter[Pair]:
     """Return the allocations that now hold the claimed amounts."""
-    tree = model.tree(holder.root)
     released_amounts = Counter(holder.held) & Counter(released)
-    # Amounts that a reshape has moved within the tree are released at their new place.
-    missing: Counter[str] = Counter()
-    for pair, amount in released.items():
-        if pair[0] in tree or pair[0] not in model.providers:
-            missing[pair[1]] += amount - released_amounts[pair]
+    # Amounts that a reshape has moved within a tree are released at their new place.
+    missing: Counter[tuple[str | None, str]] = Counter()
+    for (provider, name), amount in released.items():
+        root = model.root_of(provider) if provider in model.providers else holder.root
+        missing[root, name] += amount - released_amounts[provider, name]
     for provider in model.providers:
-        for name in missing if provider in tree else ():
-            more = min(missing[name], holder.held.get((provider, name), 0) - released_amounts[provider, name])
-            released_amounts[provider, name] += more
-            missing[name] -= more
+        for root, name in missing:
+            if model.root_of(provider) == root:
+                more = min(missing[root, name], holder.held.get((provider, name), 0) - released_amounts[provider, name])
+                released_amounts[provider, name] += more
+                missing[root, name] -= more
     return released_amounts
 
 
@@ -236,7 +237,9 @@ def foreign_of(model: Model, holder: Holder, message: DeleteAllocations) -> Held
             own |= released_amounts_of(model, holder, claimed)
         else:
             # Another's claim, or an earlier one of its own: outside its host, it explains the consumer's allocations.
-            own |= Counter({pair: n for pair, n in claimed.items() if pair[0] not in on_host}) & Counter(holder.held)
+            outside = {pair: n for pair, n in claimed.items() if pair[0] in model.providers and pair[0] not in on_host}
+            located = released_amounts_of(model, holder, outside)
+            own |= Counter({pair: n for pair, n in located.items() if pair[0] not in on_host})
     return dict(Counter(holder.held) - own)
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import structs
@@ -355,9 +355,19 @@ class Parts:
 def _parts(model: Model, holder: Holder, migration: Holder, source: Side, present: Side) -> Parts:
     shared = _shared(model, source, present)
     new = +consumers.released_amounts_of(model, holder, present.amounts)
-    kept_old = +(Counter(_within(source.amounts, shared)) & Counter(holder.held))
-    old = +consumers.released_amounts_of(model, migration, source.amounts)
-    old -= _within(old, shared)
+    elsewhere = replace(migration, held={pair: n for pair, n in migration.held.items() if pair[0] not in shared})
+    old = +consumers.released_amounts_of(model, elsewhere, source.amounts)
+    # The instance has the rest of old in the trees of shared providers.
+    there: Counter[Pair] = Counter()
+    for (provider, name), amount in old.items():
+        there[model.root_of(provider), name] += amount
+    rest: Counter[Pair] = Counter()
+    for (provider, name), amount in source.amounts.items():
+        if provider in model.providers and model.root_of(provider) in map(model.root_of, shared):
+            found = min(amount, there[model.root_of(provider), name])
+            rest[provider, name] = amount - found
+            there[model.root_of(provider), name] -= found
+    kept_old = +consumers.released_amounts_of(model, holder, rest)
     return Parts(
         new=new,
         kept_old=kept_old,

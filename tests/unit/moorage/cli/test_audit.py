@@ -266,6 +266,17 @@ def test_amounts_of_a_pool_must_be_on_that_pool() -> None:
         assert [finding.kind for finding in against(changed(held={**AMOUNTS, **held}), pooled)] == expected
 
 
+@pytest.mark.parametrize("root", [POOL, OTHER])
+def test_amounts_moved_within_the_tree_of_a_pool_are_no_finding(root: str) -> None:
+    pooled, part = hold({**AMOUNTS, POOL: {"DISK_GB": 5}}, pools=(POOL,)), derived("audit", "part")
+    roots = {part: root} | ({} if root == POOL else {POOL: root})
+
+    assert against(changed(held={**AMOUNTS, part: {"DISK_GB": 5}}), pooled, roots=roots) == []
+
+    [short] = against(changed(held={**AMOUNTS, part: {"DISK_GB": 4}}), pooled, roots=roots)
+    assert short.detail == f"holds 4 DISK_GB of provider {root}, and should hold 5"
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
