@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.placement_store.builders import Store
+from support.placement_store.move_builders import Moving
 
 from moorage import errors, ids
 from moorage.messages import (
@@ -231,6 +232,22 @@ def test_a_pool_used_by_a_claim_cannot_move_into_its_hosts_tree(store: Store, ho
         reparent(store, pool, host)
 
     assert reparent(store, pool, elsewhere).root_provider_uuid == elsewhere
+
+
+def test_a_pool_used_in_a_move_cannot_move_into_the_tree_of_the_source_or_the_destination(store: Store) -> None:
+    source, destination = store.provider("source", VCPU=8), store.provider("destination", VCPU=8)
+    pool, elsewhere = store.provider("pool", DISK_GB=100), store.provider("elsewhere")
+    moving = Moving(store, {source: {"VCPU": 1}, pool: {"DISK_GB": 5}}).build()
+    moving.begin({destination: {"VCPU": 1}, pool: {"DISK_GB": 5}})
+
+    for host in (source, destination):
+        with pytest.raises(errors.ProviderInUse) as caught:
+            reparent(store, pool, host)
+        assert caught.value.provider_uuid == pool
+    assert reparent(store, pool, elsewhere).root_provider_uuid == elsewhere
+
+    moving.confirm()
+    assert reparent(store, pool, source).root_provider_uuid == source
 
 
 def test_a_provider_used_without_a_claim_may_leave_its_tree_as_in_placement(store: Store, tree: dict[str, str]) -> None:

@@ -56,11 +56,16 @@ def update(message: UpdateResourceProvider, model: Model, _found: Any) -> Resour
 
 
 def _claimed(model: Model, uuid: str, new_root: str) -> list[errors.MoorageError]:
-    """Return an error if a provider would change trees under a claim that holds something of the moved part."""
+    """Return an error if a provider would change trees under a claim that holds something of the moved part.
+
+    The claim of a migration counts for its instance as well.
+    """
     roots = {model.root_of(uuid), new_root}
     below = {other for other in model.providers if model.is_below(other, uuid)}
+    moving = {one.migration_of for one in model.holders.values() if one.claim_id and one.root in roots}
     rests = any(
-        holder.root in roots and any(pair[0] in below for pair in holder.held) for holder in model.holders.values()
+        (holder.root in roots or one in moving) and any(pair[0] in below for pair in holder.held)
+        for one, holder in model.holders.items()
     )
     return [errors.ProviderInUse(provider_uuid=uuid)] * (len(roots) == 2 and rests)
 
