@@ -199,7 +199,8 @@ class _Reading:
             above, steps = uuid, 0
             while (one := providers.get(above)) is not None and one.parent is not None and steps <= len(providers):
                 above, steps = one.parent, steps + 1
-            if above != provider.root:
+            # A walk that ends at a provider with a parent goes in a circle.
+            if above != provider.root or (one is not None and one.parent is not None):
                 self._fault(f"resource provider {uuid} is not in the tree of its root {provider.root}")
 
     def _inventories(self) -> dict[tuple[str, str], Inventory]:

@@ -119,11 +119,12 @@ def write(connection: Connection, source: Content) -> None:
     ]
     _insert(connection, provider_aggregates, rows)
     _write_allocations(connection, source, ids, class_ids)
-    change_feed.record(connection, provider_ids=ids.values())
     if found := differences(source, read(connection)):
         raise errors.ConfigurationError(
             reason=f"nothing was imported, for it would differ: {'; '.join(map(str, found))}"
         )
+    # Last, because readers of the feed wait only a moment for a number that was taken and not committed.
+    change_feed.record(connection, provider_ids=ids.values())
 
 
 def check_empty(connection: Connection, source: Content) -> None:

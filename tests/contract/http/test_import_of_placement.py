@@ -203,6 +203,7 @@ FAULTS = {
     "UPDATE resource_providers SET root_provider_id = NULL WHERE id = 2": "has no root",
     "UPDATE resource_providers SET parent_provider_id = 999999 WHERE id = 2": "has a parent that does not exist",
     "UPDATE resource_providers SET parent_provider_id = 2 WHERE id = 2": "is not in the tree of its root",
+    "UPDATE resource_providers SET parent_provider_id = 2, root_provider_id = 2 WHERE id = 2": "is not in the tree",
     "UPDATE resource_providers SET root_provider_id = 6 WHERE id = 2": "is not in the tree of its root",
     "UPDATE resource_providers SET name = 'blank ' WHERE id = 2": "the name of resource provider",
     "UPDATE resource_providers SET uuid = 'A' WHERE id = 2": "uuid of resource_providers is 'A'",

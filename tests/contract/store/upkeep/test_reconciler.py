@@ -168,6 +168,22 @@ def test_a_round_is_ended_only_by_three_questions_in_a_row_without_an_answer(
     assert len(found(store)) == 6
 
 
+def test_claims_of_a_dead_cell_do_not_delay_those_of_other_cells(
+    store: Store, owner: FakeOwner, reconciler: Reconciler
+) -> None:
+    in_dead_cell = {old_claim(store, store.provider(**SMALL))[1] for _ in range(5)}
+    _, other = old_claim(store, store.provider(**SMALL))
+
+    def answer(message: OwnsClaim) -> None:
+        if message.claim_id in in_dead_cell:
+            raise errors.CellUnreachable(cell="dead", reason="it does not answer")
+
+    owner.before_answer = answer
+    reconciler.round()
+
+    assert found(store).keys() == in_dead_cell | {other}
+
+
 def test_refusals_of_the_owner_do_not_end_a_round(store: Store, owner: FakeOwner, reconciler: Reconciler) -> None:
     claims = dict(old_claim(store, store.provider(**SMALL)) for _ in range(5))
 
