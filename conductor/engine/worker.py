@@ -12,7 +12,7 @@ from conductor.engine.bulkheads import Bulkheads, KeptPlace, Postponed, Wake
 from conductor.engine.leases import LastSeen
 from conductor.engine.operations import Operations
 from conductor.engine.rows import batches
-from conductor.engine.step_queue import Queued, StepQueue
+from conductor.engine.waiting_steps import Queued, StepQueue
 from conductor.engine.step_runs import StepRun, StepRuns
 from conductor.engine.steps import Operation, Steps
 from moorage import context, errors, failpoints

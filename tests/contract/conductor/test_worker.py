@@ -13,7 +13,7 @@ from support.conductor.record_builders import begin
 
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, KeptPlace, Postponed, _Bulkhead
 from conductor.engine.operations import Operations
-from conductor.engine.step_queue import StepQueue
+from conductor.engine.waiting_steps import StepQueue
 from conductor.engine.steps import BUILD, DELETE, Backoff, Ended, NewOperation, Next, NoPayload, Operation
 from conductor.engine.worker import Worker
 from conductor.schema import conductor_operations
