@@ -10,7 +10,6 @@ import contextvars
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from functools import partial
 from oslo_config import cfg
 
 from conductor.engine.steps import Backoff
+from conductor.engine.waiting_steps import KeptPlace, Postponed, PostponedSteps, Wake
 from moorage import errors
 from moorage.thread_pool import ThreadPool
 
@@ -41,39 +41,6 @@ def worker_share(conf: cfg.ConfigOpts) -> int:
 
 class CircuitOpen(Exception):
     """The circuit breaker of the destination is open: it has not answered for a while, and no call waits for it."""
-
-
-class KeptPlace:
-    """A place in a bulkhead that is kept for a step which has waited for it; no later step can take it."""
-
-    def __init__(self, bulkhead: "_Bulkhead", bulkheads: "Bulkheads", kind: str) -> None:
-        self.bulkhead = bulkhead
-        self._bulkheads = bulkheads
-        self._kind = kind
-
-    def give_back(self) -> None:
-        """Give the place to the next step that waits."""
-        self._bulkheads.give_back(self)
-
-    def take_along(self, may_join: Callable[["Wake"], bool], most: int) -> list["Wake"]:
-        """Remove the next steps of its kind that wait here and may join that of this place; return their callbacks.
-
-        The thread of the place makes their calls together with that of the step.
-        """
-        return self._bulkheads.take_along(self.bulkhead, self._kind, may_join, most)
-
-
-#: Continues a postponed step, with the place that is kept for it, if any.
-Wake = Callable[[KeptPlace | None], None]
-
-
-class Postponed(Exception):
-    """The step must wait for room in its bulkhead, and holds no thread until then."""
-
-    def __init__(self, register: Callable[[Wake], None]) -> None:
-        super().__init__("there is no room for another call to it")
-        #: Registers a callback that is called when there is room, or at once if there is room already.
-        self.register = register
 
 
 class StepScope:
@@ -128,51 +95,6 @@ class _CallUnderWay:
     group: object
 
 
-class _Waiting:
-    """Postponed steps by kind and key, in their order; the kinds take turns."""
-
-    def __init__(self) -> None:
-        #: The kind whose turn is next is the first.
-        self._kinds: dict[str, OrderedDict[object, Wake]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._kinds.values()))
-
-    def put(self, kind: str, key: object, wake: Wake) -> Wake | None:
-        """Add a step; return the one whose place it takes."""
-        steps = self._kinds.setdefault(kind, OrderedDict())
-        former, steps[key] = steps.get(key), wake
-        return former
-
-    def remove(self, kind: str, key: object) -> Wake | None:
-        """Remove a step if it is here, and return it."""
-        steps = self._kinds.get(kind)
-        found = None if steps is None else steps.pop(key, None)
-        if not steps:
-            self._kinds.pop(kind, None)
-        return found
-
-    def take(self) -> tuple[str, Wake]:
-        """Remove the next step; return its kind and its callback."""
-        kind, steps = next(iter(self._kinds.items()))
-        del self._kinds[kind]
-        _key, wake = steps.popitem(last=False)
-        if steps:
-            self._kinds[kind] = steps  # at the end: its next turn is after those of the others
-        return kind, wake
-
-    def take_along(self, kind: str, may_join: Callable[[Wake], bool], most: int) -> list[Wake]:
-        """Remove at most so many of the next steps of a kind, until one may not join; return their callbacks."""
-        taken: list[Wake] = []
-        while len(taken) < most and (steps := self._kinds.get(kind)):
-            key, wake = next(iter(steps.items()))
-            if not may_join(wake):
-                break
-            self.remove(kind, key)
-            taken.append(wake)
-        return taken
-
-
 @dataclass(slots=True, eq=False)
 class _Bulkhead:
     """The calls to one destination, and the state of its circuit breaker."""
@@ -193,8 +115,8 @@ class _Bulkhead:
     is_probed: bool = False
     #: The postponed steps. With ``postpones``, the record of a step in ``fresh`` does not yet show the reason of the
     #: wait; without it, all are there.
-    fresh: _Waiting = field(default_factory=_Waiting)
-    waiting: _Waiting = field(default_factory=_Waiting)
+    fresh: PostponedSteps = field(default_factory=PostponedSteps)
+    waiting: PostponedSteps = field(default_factory=PostponedSteps)
 
     @property
     def is_suspected(self) -> bool:
@@ -218,7 +140,7 @@ class _Bulkhead:
         groups = {call.group for call in self.begun}
         return group in groups or len(groups) + self.kept < share
 
-    def due(self, share: int, bulkheads: "Bulkheads") -> list[Callable[[], None]]:
+    def due(self, share: int, keep: Callable[["_Bulkhead", str], KeptPlace]) -> list[Callable[[], None]]:
         """Remove the steps that may continue now from the queues; return their callbacks, each with its place."""
         if self.is_suspected:
             return []
@@ -229,7 +151,7 @@ class _Bulkhead:
         while (self.fresh or self.waiting) and self.has_room(share):
             self.kept += 1
             kind, wake = (self.waiting or self.fresh).take()
-            due.append(partial(wake, KeptPlace(self, bulkheads, kind)))
+            due.append(partial(wake, keep(self, kind)))
         return due
 
 
@@ -312,20 +234,22 @@ class Bulkheads:
     def wake(self) -> None:
         """Wake the postponed steps for which there is room now."""
         with self._changed:
-            due = [wake for bulkhead in self._awaited for wake in bulkhead.due(self._share, self)]
+            due = [wake for bulkhead in self._awaited for wake in bulkhead.due(self._share, self._place)]
             if due:
                 self._awaited = {each: None for each in self._awaited if each.fresh or each.waiting}
         for wake in due:
             wake()
 
-    def give_back(self, place: KeptPlace) -> None:
-        """Take a kept place back, as :meth:`KeptPlace.give_back` describes."""
+    def _place(self, bulkhead: _Bulkhead, kind: str) -> KeptPlace:
+        """Return the handle of a place that is kept for a step of a kind."""
+        return KeptPlace(bulkhead, partial(self._give_back, bulkhead), partial(self._take_along, bulkhead, kind))
+
+    def _give_back(self, bulkhead: _Bulkhead) -> None:
         with self._changed:
-            place.bulkhead.kept -= 1
+            bulkhead.kept -= 1
         self.wake()
 
-    def take_along(self, bulkhead: _Bulkhead, kind: str, may_join: Callable[[Wake], bool], most: int) -> list[Wake]:
-        """Remove steps that wait, as :meth:`KeptPlace.take_along` describes."""
+    def _take_along(self, bulkhead: _Bulkhead, kind: str, may_join: Callable[[Wake], bool], most: int) -> list[Wake]:
         with self._changed:
             if bulkhead.open_since is not None:  # each step continues alone
                 return []

@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 
 from sqlalchemy import Table, case, func, select
 
-from conductor.engine.bulkheads import Postponed
 from conductor.engine.steps import Ended, Next, Operation, Outcome, Retry, Superseded, Wait
+from conductor.engine.waiting_steps import Postponed
 from moorage import metrics, tracing
 from moorage.db.columns import now
 from moorage.db.database import Database

@@ -13,12 +13,12 @@ from typing import Any
 
 from conductor.engine import bulkheads
 from conductor.engine.acknowledgements import Acknowledgements
-from conductor.engine.bulkheads import KeptPlace, Postponed
 from conductor.engine.operations import Operations, StepDone
 from conductor.engine.rows import grouped
 from conductor.engine.step_calls import Calling, StepCall, found, leaves_calls
 from conductor.engine.step_counts import counted
 from conductor.engine.steps import CommitStep, Operation, Retry, Steps, Superseded
+from conductor.engine.waiting_steps import KeptPlace, Postponed
 from moorage import context, errors, failpoints
 from moorage.batches import BatchItem
 

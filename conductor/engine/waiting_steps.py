@@ -1,24 +1,97 @@
-"""Queue the operations that wait for a thread of the worker."""
+"""Queue the steps that wait for a thread of the worker, or for room in a bulkhead; the kinds of operations take turns.
+
+So thousands of builds do not delay a deletion or a move.
+"""
 
 import heapq
 import itertools
 import time
+from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from conductor.engine.bulkheads import KeptPlace
 from conductor.engine.steps import Operation
-
-#: An operation, and the place in a bulkhead that is kept for it.
-Queued = tuple[Operation, KeptPlace | None]
 
 _AT_ONCE = float("-inf")
 
 
-class StepQueue:
-    """Operations in a heap for each kind; the kinds with due operations take turns.
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptPlace:
+    """A place in a bulkhead that is kept for a step which has waited for it; no later step can take it."""
 
-    So thousands of builds do not delay a deletion or a move. If a place in a bulkhead is kept for an operation, the
-    operation comes first: the place is unused until the operation continues. The caller locks the queue.
+    bulkhead: object
+    #: Gives the place to the next step that waits.
+    give_back: Callable[[], None]
+    #: Removes the next steps of its kind that wait there and may join that of this place, at most so many; returns
+    #: their callbacks. The thread of the place makes their calls together with that of the step.
+    take_along: Callable[[Callable[["Wake"], bool], int], list["Wake"]]
+
+
+#: Continues a postponed step, with the place that is kept for it, if any.
+Wake = Callable[[KeptPlace | None], None]
+#: An operation, and the place in a bulkhead that is kept for it.
+Queued = tuple[Operation, KeptPlace | None]
+
+
+class Postponed(Exception):
+    """The step must wait for room in its bulkhead, and holds no thread until then."""
+
+    def __init__(self, register: Callable[[Wake], None]) -> None:
+        super().__init__("there is no room for another call to it")
+        #: Registers a callback that is called when there is room, or at once if there is room already.
+        self.register = register
+
+
+class PostponedSteps:
+    """Postponed steps by kind and key, in their order."""
+
+    def __init__(self) -> None:
+        #: The kind whose turn is next is the first.
+        self._kinds: dict[str, OrderedDict[object, Wake]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._kinds.values()))
+
+    def put(self, kind: str, key: object, wake: Wake) -> Wake | None:
+        """Add a step; return the one whose place it takes."""
+        steps = self._kinds.setdefault(kind, OrderedDict())
+        former, steps[key] = steps.get(key), wake
+        return former
+
+    def remove(self, kind: str, key: object) -> Wake | None:
+        """Remove a step if it is here, and return it."""
+        steps = self._kinds.get(kind)
+        found = None if steps is None else steps.pop(key, None)
+        if not steps:
+            self._kinds.pop(kind, None)
+        return found
+
+    def take(self) -> tuple[str, Wake]:
+        """Remove the next step; return its kind and its callback."""
+        kind, steps = next(iter(self._kinds.items()))
+        del self._kinds[kind]
+        _key, wake = steps.popitem(last=False)
+        if steps:
+            self._kinds[kind] = steps  # at the end: its next turn is after those of the others
+        return kind, wake
+
+    def take_along(self, kind: str, may_join: Callable[[Wake], bool], most: int) -> list[Wake]:
+        """Remove at most so many of the next steps of a kind, until one may not join; return their callbacks."""
+        taken: list[Wake] = []
+        while len(taken) < most and (steps := self._kinds.get(kind)):
+            key, wake = next(iter(steps.items()))
+            if not may_join(wake):
+                break
+            self.remove(kind, key)
+            taken.append(wake)
+        return taken
+
+
+class StepQueue:
+    """Operations that wait for a thread, in a heap for each kind.
+
+    If a place in a bulkhead is kept for an operation, it comes first: the place is unused until it continues.
+    The caller locks the queue.
     """
 
     def __init__(self) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from conductor.engine.acknowledgements import Acknowledgements
-from conductor.engine.bulkheads import Bulkheads, KeptPlace, Postponed, Wake
+from conductor.engine.bulkheads import Bulkheads
 from conductor.engine.leases import LastSeen
 from conductor.engine.operations import Operations
 from conductor.engine.rows import batches
-from conductor.engine.waiting_steps import Queued, StepQueue
 from conductor.engine.step_runs import StepRun, StepRuns
 from conductor.engine.steps import Operation, Steps
+from conductor.engine.waiting_steps import KeptPlace, Postponed, Queued, StepQueue, Wake
 from moorage import context, errors, failpoints
 from moorage.occupancy import ThreadOccupancy
 from moorage.service import liveness

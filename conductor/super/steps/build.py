@@ -17,10 +17,10 @@ from msgspec import field, structs
 from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
-from conductor.engine.bulkheads import Postponed
 from conductor.engine.rows import grouped
 from conductor.engine.step_calls import Calling, made_here
 from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, SharedCommit, step
+from conductor.engine.waiting_steps import Postponed
 from conductor.super.cell_clients import concurrently
 from conductor.super.context import SuperPart
 from conductor.super.held_consumers import node_of, on_node, why_kept

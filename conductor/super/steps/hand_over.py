@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Iterator, Sequence
 
-from conductor.engine.bulkheads import Postponed
 from conductor.engine.step_calls import Calling
 from conductor.engine.steps import Operation
+from conductor.engine.waiting_steps import Postponed
 from conductor.super.cell_clients import Cells
 from conductor.super.scheduling import was_refused
 from moorage import errors

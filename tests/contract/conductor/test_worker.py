@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import Connection, select
 from support.conductor.record_builders import begin
 
-from conductor.engine.bulkheads import Bulkheads, CircuitOpen, KeptPlace, Postponed, _Bulkhead
+from conductor.engine.bulkheads import Bulkheads, CircuitOpen
 from conductor.engine.operations import Operations
-from conductor.engine.waiting_steps import StepQueue
 from conductor.engine.steps import BUILD, DELETE, Backoff, Ended, NewOperation, Next, NoPayload, Operation
+from conductor.engine.waiting_steps import KeptPlace, Postponed, StepQueue
 from conductor.engine.worker import Worker
 from conductor.schema import conductor_operations
 from harness.waiting import wait_until
@@ -365,8 +365,7 @@ def test_operations_for_which_places_are_kept_are_not_taken_together(database: D
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
     new = [NewOperation(ids.fresh(), BUILD, f"s{number}", "one", NoPayload()) for number in range(3)]
     first, second, third = ordered(database, operations, *new)
-    bulkheads = Bulkheads("host", 1, QUICK, (), 1.0, postpones=True)
-    queue, places = StepQueue(), [KeptPlace(_Bulkhead("a", lambda: None), bulkheads, BUILD) for _ in range(2)]
+    queue, places = StepQueue(), [KeptPlace("a", lambda: None, lambda _may_join, _most: []) for _ in range(2)]
     queue.put(third)
     queue.put(first, places[0])
     queue.put(second, places[1])

@@ -13,9 +13,10 @@ import pytest
 
 from conductor.engine import bulkheads
 from conductor.engine.acknowledgements import AcknowledgingClient, service_bulkheads
-from conductor.engine.bulkheads import Bulkheads, CircuitOpen, KeptPlace, Postponed
+from conductor.engine.bulkheads import Bulkheads, CircuitOpen
 from conductor.engine.step_calls import StepCall
 from conductor.engine.steps import Backoff
+from conductor.engine.waiting_steps import KeptPlace, Postponed
 from moorage import errors, ids
 from moorage.config import options
 from moorage.messages import GetAllocations, ListHosts
