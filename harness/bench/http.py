@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.cloud import CloudSpec, created_schemas
 from harness.termination import ends_with_this_process
 from moorage import errors, ids
 from moorage.db.database import Database
@@ -52,22 +53,33 @@ class HttpResult:
     p99_ms: float
 
 
-def measure(database_url: str, *, providers: int, clients: int, requests: int, workers: int) -> Iterator[HttpResult]:
+def measure(database_url: str, *, providers: int, clients: int, requests: int, workers: int) -> list[HttpResult]:
     """Fill an empty database with flat hosts, serve it, and measure ``requests`` requests of each kind.
 
+    The database is empty again afterwards.
+
+    :raises ConfigurationError: the database is not empty.
     :raises InternalError: a request got an unexpected answer.
     :raises StoreUnavailable: the database cannot be reached.
     """
-    uuids = _fill(database_url, providers)
-    query = ",".join(f"{name}:{amount}" for name, amount in _RESOURCES.items())
-    with _served(database_url, workers) as port:
-        for asking in dict.fromkeys((1, clients)):
-            for limit in LIMITS:
-                path = f"/allocation_candidates?resources={query}&limit={limit}"
-                kind = f"candidates, limit={limit}"
-                yield _measured(kind, providers, port, asking, requests, lambda _, path=path: ("GET", path, None))  # type: ignore[misc]
-        for writing in dict.fromkeys((1, clients)):
-            yield _measured("allocation write", providers, port, writing, requests, lambda n: _write(uuids, n))
+    with (
+        contextlib.closing(Database(database_url, MAIN.name)) as database,
+        created_schemas(database, CloudSpec(cells=0)),
+    ):
+        uuids = _fill(database, providers)
+        with _served(database_url, workers) as port:
+            return list(_results(uuids, port, clients, requests))
+
+
+def _results(uuids: list[str], port: int, clients: int, requests: int) -> Iterator[HttpResult]:
+    providers, query = len(uuids), ",".join(f"{name}:{amount}" for name, amount in _RESOURCES.items())
+    for asking in dict.fromkeys((1, clients)):
+        for limit in LIMITS:
+            path = f"/allocation_candidates?resources={query}&limit={limit}"
+            kind = f"candidates, limit={limit}"
+            yield _measured(kind, providers, port, asking, requests, lambda _, path=path: ("GET", path, None))  # type: ignore[misc]
+    for writing in dict.fromkeys((1, clients)):
+        yield _measured("allocation write", providers, port, writing, requests, lambda n: _write(uuids, n))
 
 
 def _write(uuids: list[str], number: int) -> tuple[str, str, str]:
@@ -85,22 +97,17 @@ def _write(uuids: list[str], number: int) -> tuple[str, str, str]:
 # --- The server -----------------------------------------------------------------------------------------------------
 
 
-def _fill(database_url: str, providers: int) -> list[str]:
-    database = Database(database_url, MAIN.name)
-    try:
-        MAIN.upgrade(database)
-        names.sync(database)
-        known = ResourceClassNames(database)
-        held = {name: Inventory(total=total) for name, total in _HAS.items()}
-        uuids = [ids.fresh() for _ in range(providers)]
-        for start in range(0, providers, _REPORTED_AT_ONCE):
-            part = uuids[start : start + _REPORTED_AT_ONCE]
-            described = tuple(ProviderReport(uuid=uuid, name=f"bench-{uuid}", inventories=held) for uuid in part)
-            message = ReportProviders(request_id=ids.fresh(), providers=described)
-            database.write(lambda connection, message=message: report.report(connection, message, known))  # type: ignore[misc]
-        return uuids
-    finally:
-        database.close()
+def _fill(database: Database, providers: int) -> list[str]:
+    names.sync(database)
+    known = ResourceClassNames(database)
+    held = {name: Inventory(total=total) for name, total in _HAS.items()}
+    uuids = [ids.fresh() for _ in range(providers)]
+    for start in range(0, providers, _REPORTED_AT_ONCE):
+        part = uuids[start : start + _REPORTED_AT_ONCE]
+        described = tuple(ProviderReport(uuid=uuid, name=f"bench-{uuid}", inventories=held) for uuid in part)
+        message = ReportProviders(request_id=ids.fresh(), providers=described)
+        database.write(lambda connection, message=message: report.report(connection, message, known))  # type: ignore[misc]
+    return uuids
 
 
 @contextlib.contextmanager

@@ -15,14 +15,15 @@ from harness.bench import claims, http
 from harness.bench.commands.basis import LOAD, PER_REQUEST, progress
 from harness.bench.load import Load
 from harness.termination import unwound_by_sigterm
-from moorage.cli.command import Argument, Configured, argument, one_of, shown
+from moorage.cli.command import Configured, argument, one_of, shown
 
-
-def _database_options(url_help: str) -> Argument:
-    return one_of(
-        argument("--database-url", help=f"{url_help} (default: a temporary SQLite file)"),
-        servers_argument("a private MariaDB"),
-    )
+_DATABASE_OPTIONS = one_of(
+    argument(
+        "--database-url",
+        help="an empty MySQL or MariaDB database, left empty again (default: a temporary SQLite file)",
+    ),
+    servers_argument("a private MariaDB"),
+)
 
 
 class BenchClaims(Configured, ShowOne):
@@ -32,7 +33,7 @@ class BenchClaims(Configured, ShowOne):
     """
 
     arguments = (
-        _database_options("an empty MySQL or MariaDB database, left empty again"),
+        _DATABASE_OPTIONS,
         count_option("--hosts", 1000, "Number of hosts"),
         PER_REQUEST,
         *LOAD,
@@ -64,7 +65,7 @@ class BenchHttp(Configured, Lister):
     """
 
     arguments = (
-        _database_options("an empty MySQL or MariaDB database"),
+        _DATABASE_OPTIONS,
         count_option("--providers", 1000, "Number of hosts"),
         count_option("--clients", 8, "Number of client threads"),
         count_option("--requests", 400, "Requests of each kind"),
