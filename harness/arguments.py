@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from harness.termination import unwound_by_sigterm
+from harness.termination import unwound_by_signals
 from moorage import errors
 from moorage.cli.command import Argument, Configured, argument
 
@@ -166,13 +166,13 @@ class OnServers(Configured):
         :raises ConfigurationError: the options exclude each other.
         """
         if not arguments.servers:
-            with unwound_by_sigterm():
+            with unwound_by_signals():
                 yield Servers(arguments.transport_url, arguments.database_url)
             return
         if arguments.transport_url or arguments.database_url:
             raise errors.ConfigurationError(reason="--servers starts servers of its own: leave the URLs away")
         with (
-            unwound_by_sigterm(),
+            unwound_by_signals(),
             private_mariadb(arguments.servers) as mariadb,
             private_rabbitmq(arguments.servers) as rabbitmq,
         ):

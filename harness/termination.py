@@ -10,24 +10,30 @@ from types import FrameType
 
 
 @contextlib.contextmanager
-def unwound_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does: started programs are stopped, and created files and tables are removed.
+def unwound_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does: programs are stopped, and files and tables are removed.
 
     Without it only the private servers would end, and a database that was given by its URL would keep its tables.
+    SIGHUP, which a closed terminal sends, stays ignored if it is, as by `nohup`.
     """
     if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals
         yield
         return
-    before = signal.signal(signal.SIGTERM, _unwind)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGTERM, _unwind)
+    if before[signal.SIGHUP] is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _unwind)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _unwind(number: int, _: FrameType | None) -> None:
-    # A second signal must not interrupt the cleaning that the first one has started.
-    signal.signal(number, signal.SIG_IGN)
+    # No later signal may interrupt the cleaning that the first one has started.
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + number)
 
 

@@ -16,7 +16,7 @@ from harness.bench.load import Load, Measured
 from harness.bench.requests import Request
 from harness.bench.store import host_settings
 from harness.cloud import CloudSpec, Settings
-from harness.termination import unwound_by_sigterm
+from harness.termination import unwound_by_signals
 from moorage import errors
 from moorage.cli.command import Configured, argument, one_of, positive, shown
 from moorage.messages.wire import encode
@@ -210,7 +210,7 @@ class BenchEcho(Configured, ShowOne):
         processes = min(arguments.processes, arguments.clients)
         load = Load(clients=arguments.clients, processes=processes, seconds=arguments.seconds)
         request = Request(arguments.per_request, arguments.alternates)
-        with unwound_by_sigterm(), _broker(arguments) as (url, pids), progress("deciding a request") as say:
+        with unwound_by_signals(), _broker(arguments) as (url, pids), progress("deciding a request") as say:
             payload, reply = select.payloads(request)
             say(f"measuring for {arguments.seconds:g} s")
             measured = echo.echo(url, payload, reply, load, pids)

@@ -14,7 +14,7 @@ from harness.arguments import Servers, count_option, private_mariadb, servers_ar
 from harness.bench import claims, http
 from harness.bench.commands.basis import LOAD, PER_REQUEST, progress
 from harness.bench.load import Load
-from harness.termination import unwound_by_sigterm
+from harness.termination import unwound_by_signals
 from moorage.cli.command import Configured, argument, one_of, shown
 
 _DATABASE_OPTIONS = one_of(
@@ -41,7 +41,7 @@ class BenchClaims(Configured, ShowOne):
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Measure, and return the figures."""
-        with unwound_by_sigterm(), _database(arguments) as servers, progress("storing hosts") as say:
+        with unwound_by_signals(), _database(arguments) as servers, progress("storing hosts") as say:
             embedded = not (arguments.servers or arguments.database_url)
             processes = 0 if embedded else min(arguments.processes, arguments.clients)
             load = Load(clients=arguments.clients, processes=processes, seconds=arguments.seconds)
@@ -75,7 +75,7 @@ class BenchHttp(Configured, Lister):
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Measure, and return a row for each kind of request."""
         columns = [field.name for field in fields(http.HttpResult)]
-        with unwound_by_sigterm(), _database(arguments) as servers:
+        with unwound_by_signals(), _database(arguments) as servers:
             measured = http.measure(
                 str(servers.database_url),
                 providers=arguments.providers,

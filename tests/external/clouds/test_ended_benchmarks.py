@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
+import pytest
 import sqlalchemy as sa
 
 from harness.waiting import wait_until
@@ -31,12 +32,13 @@ def benchmark(transport_url: str, database_url: str) -> Iterator[tuple[psutil.Pr
                     one.kill()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_benchmark_that_is_terminated_stops_its_services_and_drops_its_tables(
-    rabbitmq_url: str, mariadb_url: str
+    rabbitmq_url: str, mariadb_url: str, number: signal.Signals
 ) -> None:
     with benchmark(rabbitmq_url, mariadb_url) as (process, services):
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 128 + signal.SIGTERM
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
         wait_until(lambda: not any(one.is_running() for one in services), "the services to end", 20.0)
     engine = sa.create_engine(mariadb_url)
     assert sa.inspect(engine).get_table_names() == []
