@@ -23,6 +23,7 @@ from moorage.cli import lists
 from moorage.config import options
 from moorage.config.unknown import PLUGIN_GROUPS
 from moorage.db.database import Database
+from moorage.db.schemas import compatibility_table
 from moorage.messages import ListHosts
 from moorage.model import HostState
 from moorage.service.process import Service
@@ -235,10 +236,18 @@ class RunningCloud:
 def created_schemas(database: Database, spec: CloudSpec) -> Iterator[None]:
     """Create the schemas and the cells of a cloud in an empty database, and empty it again at the end.
 
-    :raises ConfigurationError: the database is not empty.
+    :raises ConfigurationError: the database is not empty, or another run has begun on it meanwhile.
     """
-    if database.read(lambda connection: sqlalchemy.inspect(connection).get_table_names()):
-        raise errors.ConfigurationError(reason="the database is not empty: choose an empty one")
+    not_empty = errors.ConfigurationError(reason="the database is not empty: choose an empty one")
+    if database.read(_table_names):
+        raise not_empty
+    try:
+        # A part of the main schema. Of several runs that found the database empty, only one can create it.
+        database.write(lambda connection: compatibility_table(MAIN.name).create(connection, checkfirst=False))
+    except sqlalchemy.exc.OperationalError as fault:
+        if database.read(_table_names):
+            raise not_empty from fault
+        raise
     try:
         for schema in _SCHEMAS:
             schema.upgrade(database)
@@ -247,6 +256,10 @@ def created_schemas(database: Database, spec: CloudSpec) -> Iterator[None]:
     finally:
         for schema in _SCHEMAS:
             schema.drop(database)
+
+
+def _table_names(connection: sqlalchemy.Connection) -> list[str]:
+    return sqlalchemy.inspect(connection).get_table_names()
 
 
 def create_cells(database: Database, spec: CloudSpec) -> None:
