@@ -32,15 +32,21 @@ class WorkingClients(WorkRecord, ABC):
         self._threads.append(threading.Thread(target=self._look, name="over-commit"))
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            # The started ones would work on the cloud while it is stopped, and keep this process from ending.
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         """Let each client finish its current work, and stop."""
         self._ended.set()
         for thread in self._threads:
-            thread.join()
+            if thread.is_alive():  # not every one may have been started
+                thread.join()
 
     def wait(self, seconds: float) -> bool:
         """Wait; return False as soon as there is a finding."""
