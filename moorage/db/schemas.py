@@ -1,6 +1,7 @@
 """The schemas and their migrations: one Alembic branch for each; several schemas may share a database."""
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,7 +75,8 @@ class Schema:
         until it has ended. A statement that changes a table waits for the table's users, and all later statements wait
         behind it. So its wait is short, and it is tried again after a pause.
 
-        :param patience: seconds to wait for a table that is in use, or for another upgrade.
+        :param patience: seconds to wait for another upgrade, and for each statement whose table is in use, counted from
+            its first failed try: the statements before it may have taken long, for instance to build an index.
         :raises SchemaInUse: a table was in use for longer; a repeated upgrade continues where this one has ended.
         :raises UpgradeUnderWay: another upgrade took longer.
         :raises SchemaTooNew: this version does not work on the tables' newer revision.
@@ -82,9 +84,16 @@ class Schema:
         before, after = self.planned(database)
         if before == after:
             return before, after
+        # The time of the first failed try of each statement.
+        blocked_since: dict[str, float] = {}
+
+        def is_over(state: tenacity.RetryCallState) -> bool:
+            now = time.monotonic()
+            return now - blocked_since.setdefault(_statement(_fault(state)), now) >= patience
+
         tries = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_is_waited_for),
-            stop=tenacity.stop_after_delay(patience),
+            stop=is_over,
             wait=tenacity.wait_fixed(_PAUSE),
             before_sleep=self._log_wait,
         )
@@ -99,7 +108,7 @@ class Schema:
         return before, after
 
     def _log_wait(self, state: tenacity.RetryCallState) -> None:
-        fault = state.outcome.exception() if state.outcome else None
+        fault = _fault(state)
         if isinstance(fault, errors.UpgradeUnderWay):
             LOG.warning("The %s schema: waiting for another upgrade", self.name)
         else:
@@ -226,6 +235,10 @@ def _alone(connection: Connection, schema: str) -> Iterator[None]:
 
 def _is_waited_for(fault: BaseException) -> bool:
     return isinstance(fault, errors.UpgradeUnderWay) or faults.is_collision(fault)
+
+
+def _fault(state: tenacity.RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None
 
 
 def _statement(fault: BaseException | None) -> str:

@@ -48,7 +48,7 @@ def cell_place(
 def upgrade(place: Place, *, dry_run: bool = False, patience: float = 600.0) -> tuple[str | None, str | None]:
     """Upgrade one schema to the newest revision; return the revisions before and after.
 
-    :param patience: seconds to wait for a table that is in use.
+    :param patience: seconds to wait for a table that is in use, for each change.
     :raises SchemaInUse: it stayed in use.
     :raises SchemaTooNew: a newer release has upgraded it, and this one cannot work on it.
     :raises StoreUnavailable: the database cannot be reached.
@@ -99,7 +99,7 @@ class DbUpgrade(Configured, Lister):
             type=positive,
             default=600.0,
             metavar="SECONDS",
-            help="Time to wait for the tables of each schema while services use them (default: %(default)g); services "
+            help="Time to wait for each change of a table while services use it (default: %(default)g); services "
             "continue meanwhile",
         ),
         argument("--dry-run", action="store_true", help="Only show what would be done"),

@@ -1,9 +1,11 @@
 """Test that the migrated main schema equals the one in the code, and that compatible newer schemas are used."""
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -59,6 +61,30 @@ def test_an_upgrade_beside_a_writer_of_the_same_file_says_that_it_is_locked(tmp_
 
         with pytest.raises(errors.SchemaInUse, match=r"blocks: database is locked\.$"):
             MAIN.upgrade(database, patience=0.1)
+
+
+def test_the_time_that_a_change_takes_does_not_count_as_waiting_for_the_table_of_a_later_one(mariadb_url: str) -> None:
+    tries = 0
+
+    def before(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        nonlocal tries
+        if statement.startswith("ALTER TABLE hosts"):
+            time.sleep(1.5)
+        elif statement.startswith("ALTER TABLE services"):
+            tries += 1
+            if tries == 2:
+                reader.rollback()
+
+    with (
+        closing(Database(mariadb_url, "main", lock_wait=1.0)) as database,
+        closing(Database(mariadb_url, "main")) as another,
+        another.engine.connect() as reader,
+    ):
+        MAIN.migrate(database, "main_0006")
+        reader.exec_driver_sql("SELECT * FROM services")
+        event.listen(database.engine, "before_cursor_execute", before)
+
+        assert MAIN.upgrade(database, patience=2.0) == ("main_0006", MAIN.head())
 
 
 @pytest.mark.parametrize("revision", [None, "main_0006"])
