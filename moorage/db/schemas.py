@@ -105,7 +105,8 @@ class Schema:
                 if isinstance(fault, errors.UpgradeUnderWay):
                     raise errors.UpgradeUnderWay(schema=self.name, seconds=patience) from None
                 raise errors.SchemaInUse(schema=self.name, seconds=patience, statement=_statement(fault)) from fault
-        return before, after
+        # A newer release may have upgraded them while this upgrade waited.
+        return before, self.revision(database)
 
     def _log_wait(self, state: tenacity.RetryCallState) -> None:
         fault = _fault(state)
@@ -115,17 +116,21 @@ class Schema:
             LOG.warning("The %s schema: waiting for whoever uses a table: %s", self.name, _statement(fault))
 
     def migrate(self, database: Database, revision: str = "head") -> None:
-        """Run the migrations up to a revision, without a retry.
+        """Run the migrations up to a revision, without a retry; tables of a newer revision are not changed.
 
         :raises UpgradeUnderWay: another upgrade of this schema does not end soon.
+        :raises SchemaTooNew: this version does not work on the tables' newer revision.
         """
         from alembic import command
 
         config = self._config()
-        with database.engine.connect() as connection, _alone(connection, self.name):
-            config.attributes["connection"] = connection
-            config.attributes["schema"] = self
-            command.upgrade(config, revision)
+        with database.engine.connect() as connection, _alone(connection, self) as found:
+            if found is None or found in self._known_revisions():
+                config.attributes["connection"] = connection
+                config.attributes["schema"] = self
+                command.upgrade(config, revision)
+                return
+        self.planned(database)  # refuses or logs the newer revision
 
     def planned(self, database: Database) -> tuple[str | None, str | None]:
         """Return the revisions before and after an upgrade.
@@ -151,15 +156,14 @@ class Schema:
 
     def revision(self, database: Database) -> str | None:
         """Return the revision of the tables; None if there are no tables, or no SQLite file, which is not created."""
-        if database.lacks_file:
-            return None
+        return None if database.lacks_file else database.read(self.revision_of)
+
+    def revision_of(self, connection: Connection) -> str | None:
+        """Return the revision of the tables in a connection's database; None if there are no tables."""
         from alembic.migration import MigrationContext
 
-        return database.read(
-            lambda connection: MigrationContext.configure(
-                connection, opts={"version_table": self.version_table}
-            ).get_current_revision()
-        )
+        options = {"version_table": self.version_table}
+        return MigrationContext.configure(connection, opts=options).get_current_revision()
 
     def head(self) -> str | None:
         """Return the newest revision that this version contains."""
@@ -211,8 +215,10 @@ class Schema:
 
 
 @contextmanager
-def _alone(connection: Connection, schema: str) -> Iterator[None]:
+def _alone(connection: Connection, schema: Schema) -> Iterator[str | None]:
     """Keep other upgrades of the schema waiting, because an upgrade derives its steps from the current tables.
+
+    Yield their revision: another upgrade may have changed it shortly before.
 
     :raises UpgradeUnderWay: another upgrade does not end soon.
     """
@@ -220,14 +226,16 @@ def _alone(connection: Connection, schema: str) -> Iterator[None]:
         # One transaction for everything, because SQLite's DDL is transactional.
         connection.info[WRITING] = True
         with connection.begin():
-            yield
+            yield schema.revision_of(connection)
         return
     with connection.begin():
-        is_ours = connection.scalar(_LOCK, {"schema": schema, "seconds": _LOCK_WAIT})
+        is_ours = connection.scalar(_LOCK, {"schema": schema.name, "seconds": _LOCK_WAIT})
     if not is_ours:
-        raise errors.UpgradeUnderWay(schema=schema, seconds=_LOCK_WAIT)
+        raise errors.UpgradeUnderWay(schema=schema.name, seconds=_LOCK_WAIT)
     try:
-        yield
+        with connection.begin():
+            found = schema.revision_of(connection)
+        yield found
     finally:
         # The server releases the lock when the connection ends, for whatever reason.
         connection.invalidate()

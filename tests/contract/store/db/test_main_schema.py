@@ -141,6 +141,32 @@ def test_a_newer_schema_that_needs_newer_code_is_refused_and_not_changed_by_an_u
     assert schema.revision(database) == newer
 
 
+@pytest.mark.parametrize("oldest_code", [MAIN.head(), "main_9998"], ids=["usable", "not usable"])
+def test_an_upgrade_that_has_waited_for_that_of_a_newer_release_changes_nothing(
+    empty_url: str, oldest_code: str
+) -> None:
+    before, newer, meanwhile = "main_0009", "main_9999", [oldest_code]
+
+    with (
+        closing(Database(empty_url, "main", pool_size=1)) as database,
+        closing(Database(empty_url, "main")) as another,
+    ):
+
+        def upgrade_another(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            # The upgrade has read the older revision, and has not locked the schema yet.
+            if meanwhile and statement.startswith("SELECT") and MAIN.version_table in statement:
+                assert _upgraded_by_a_newer_release(another, MAIN, meanwhile.pop()) == newer
+
+        MAIN.migrate(database, before)
+        event.listen(database.engine, "after_cursor_execute", upgrade_another)
+        if oldest_code == MAIN.head():
+            assert MAIN.upgrade(database) == (before, newer)
+        else:
+            with pytest.raises(errors.SchemaTooNew, match=f"{newer} .* {oldest_code} or newer"):
+                MAIN.upgrade(database)
+        assert MAIN.revision(database) == newer
+
+
 @EACH_SCHEMA
 def test_the_schema_permits_the_code_of_the_previous_revision(database: Database, schema: Schema) -> None:
     schema.upgrade(database)
