@@ -18,10 +18,12 @@ class SharedAnswer(Generic[T]):
     """Keeps an answer for a while, and requests a new one when a viewer wants it. Safe to use from several threads.
 
     One thread asks at a time. While it does, the others get the previous answer, so that a slow part of the cloud holds
-    only one thread of the page. The others wait only for the first answer. A failure is kept like an answer.
+    only one thread of the page. The others wait only for the first answer. A failure is kept as well, but
+    not for longer if it took long, so that a part of the cloud that was away is shown again soon.
 
     :param ask: returns a new answer, or raises one of Moorage's errors.
-    :param interval: seconds for which an answer is kept; if it is longer, twenty times the time that the answer took.
+    :param interval: seconds for which an outcome is kept; an answer for twenty times the time that it took, if that is
+        longer.
     """
 
     def __init__(self, ask: Callable[[], T], interval: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,18 +54,16 @@ class SharedAnswer(Generic[T]):
     def _renewed(self) -> Callable[[], T]:
         """Ask again, and return the outcome; the caller holds the lock."""
         began = self._clock()
-        outcome = self._asked()
-        now = self._clock()
-        self._until = now + max(self._interval, (now - began) / _SHARE)
-        self._outcome = outcome
-        return outcome
-
-    def _asked(self) -> Callable[[], T]:
         try:
             answer = self._ask()
         except errors.MoorageError as fault:
-            return partial(_fail, type(fault), fault.data)
-        return lambda: answer
+            return self._keep(partial(_fail, type(fault), fault.data), self._interval)
+        return self._keep(lambda: answer, max(self._interval, (self._clock() - began) / _SHARE))
+
+    def _keep(self, outcome: Callable[[], T], seconds: float) -> Callable[[], T]:
+        self._until = self._clock() + seconds
+        self._outcome = outcome
+        return outcome
 
 
 def _fail(kind: type[errors.MoorageError], data: dict[str, Any]) -> NoReturn:

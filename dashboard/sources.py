@@ -64,6 +64,7 @@ class Sources:
         self._aggregates = AggregateReader(self._database, self._follower.now)
         self._map = HostMap()
         self._cells = SharedAnswer(self._read_cells, _NAMES_SECONDS)
+        self._last_cells: Mapping[str, str] = {}
         recent = RecentRequests(self._conductor, options.recent_requests)
         self._requests = SharedAnswer(recent.read, interval)
         self._operations = SharedAnswer(self._read_operations, interval)
@@ -87,7 +88,7 @@ class Sources:
         aggregates = self._aggregates.read(self._follower.now() - _NAMES_SECONDS)
         return {
             "hosts": self._map.encoded(self.follow(), since),
-            "cell_names": self._cells.get(),
+            "cell_names": self._cell_names(),
             "aggregate_names": {one.uuid: one.name for one in aggregates},
             "interval": self.interval,
         }
@@ -135,7 +136,7 @@ class Sources:
     def cell_name(self, uuid: str) -> str:
         """Return the name of a cell, or its uuid if it has no name or the main database, which has it, is away."""
         try:
-            return self._cells.get().get(uuid, uuid)
+            return self._cell_names().get(uuid, uuid)
         except errors.Unavailable:
             return uuid
 
@@ -144,6 +145,18 @@ class Sources:
         self._bus.close()
         self._placement.close()
         self._database.close()
+
+    def _cell_names(self) -> Mapping[str, str]:
+        """Return the names of all cells; the last known names while the main database is away.
+
+        :raises StoreUnavailable: the names have not been read yet, and the main database cannot be reached.
+        """
+        try:
+            self._last_cells = self._cells.get()
+        except errors.Unavailable:
+            if not self._last_cells:
+                raise
+        return self._last_cells
 
     def _read_cells(self) -> Mapping[str, str]:
         return {cell.uuid: cell.name for cell in self._placement.call(ListCells(without_databases=True))}

@@ -226,8 +226,12 @@ def test_operations_under_way_are_listed_with_their_step_and_age(viewer: Viewer)
 class AwayPlacement(InProcessPlacement):
     """A store whose database cannot be reached."""
 
+    away = True
+
     def call(self, message: Message[R]) -> R:
-        raise errors.StoreUnavailable(schema="main", reason="gone")
+        if self.away:
+            raise errors.StoreUnavailable(schema="main", reason="gone")
+        return super().call(message)
 
 
 def test_while_the_main_database_is_away_operations_have_the_uuids_of_their_cells(
@@ -237,6 +241,29 @@ def test_while_the_main_database_is_away_operations_have_the_uuids_of_their_cell
     with build_under_way(viewer) as uuid, closing(Sources(viewer.cloud.configuration())) as sources:
         [operation] = of_cells(sources.operations(), uuid)
         assert operation["cell"] == operation["cell_uuid"]
+
+
+def test_hosts_are_shown_with_the_last_known_names_of_cells_that_cannot_be_read(
+    viewer: Viewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dashboard.sources.InProcessPlacement", AwayPlacement)
+    monkeypatch.setattr("dashboard.sources._NAMES_SECONDS", 0.0)
+    monkeypatch.setattr(AwayPlacement, "away", False)
+    with closing(Sources(viewer.cloud.configuration())) as sources:
+        names = sources.hosts(None)["cell_names"]
+        assert set(names.values()) == {"cell1", "cell2"}
+        monkeypatch.setattr(AwayPlacement, "away", True)
+        # An answer is kept for twenty times as long as it took.
+        wait_until(lambda: cells_are_away(sources), "the names to be read again")
+        assert sources.hosts(None)["cell_names"] == names
+
+
+def cells_are_away(sources: Sources) -> bool:
+    try:
+        sources._cells.get()
+    except errors.StoreUnavailable:
+        return True
+    return False
 
 
 def test_a_post_begins_an_audit_and_each_viewer_gets_its_findings(viewer: Viewer) -> None:

@@ -76,6 +76,25 @@ def test_a_failure_is_followed_by_a_new_request_after_its_interval() -> None:
     assert answer.get() == "well"
 
 
+def test_a_slow_failure_is_kept_no_longer_than_a_fast_one() -> None:
+    clock, outcomes = Clock(), [errors.NoReply(topic="t", method="m", seconds=10.0)]
+
+    def silent_once() -> str:
+        if outcomes:
+            clock.now += 10.0
+            raise outcomes.pop()
+        return "well"
+
+    answer = SharedAnswer(silent_once, 2.0, clock)
+    with pytest.raises(errors.NoReply):
+        answer.get()
+    clock.now = 11.9
+    with pytest.raises(errors.NoReply):
+        answer.get()
+    clock.now = 12.0
+    assert answer.get() == "well"
+
+
 def test_while_one_thread_asks_the_others_get_the_previous_answer() -> None:
     clock, asking, go_on = Clock(), threading.Event(), threading.Event()
     asked: list[int] = []
