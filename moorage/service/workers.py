@@ -71,6 +71,8 @@ class _Parent:
         self._status = 0
 
     def run(self, names: Sequence[str]) -> WorkerProcess:
+        # An ignored SIGCHLD is inherited. Then no such signal arrives, and the status of an ended worker is lost.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         # Blocked signals stay pending until sigwait takes them: none is lost, and none interrupts anything.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         to_start = names

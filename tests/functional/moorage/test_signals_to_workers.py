@@ -3,6 +3,7 @@
 import os
 import signal
 
+import pytest
 from support.processes.signalled_service import STOPS, Process, program
 
 
@@ -56,8 +57,11 @@ def test_sighup_is_passed_on_to_all_workers() -> None:
         assert workers_that(service, "reload") == ["one-1", "one-2"]
 
 
-def test_a_worker_that_dies_is_started_again_under_its_name() -> None:
-    with program("workers._START_SECONDS = 0.0; run_workers(Worker)") as service:
+# An ignored signal stays ignored in the programs that a process starts.
+@pytest.mark.parametrize("earlier", ["SIG_DFL", "SIG_IGN"])
+def test_a_worker_that_dies_is_started_again_under_its_name(earlier: str) -> None:
+    ending = f"signal.signal(signal.SIGCHLD, signal.{earlier}); workers._START_SECONDS = 0.0; run_workers(Worker)"
+    with program(f"import signal; {ending}") as service:
         first = started(service)
         os.kill(first["one-2"], signal.SIGKILL)
         again = started(service, 3)
