@@ -22,6 +22,10 @@ LOG = logging.getLogger(__name__)
 #: client occupies a connection but no thread. Arbitrary.
 _THREADS = 2
 _CONNECTIONS = 50
+#: Headers, with the request line, and bodies must be shorter: both are read before the client is authenticated. No
+#: request needs a body. The names of some hosts, a token and the headers of front ends fit in the headers.
+_HEADER_BYTES = 32 * 1024
+_BODY_BYTES = 64 * 1024
 #: Seconds for which a connection may be silent.
 _SILENT_SECONDS = 10
 #: The most seconds until a stop is detected.
@@ -74,6 +78,8 @@ class HttpListener:
                 threads=self._threads,
                 connection_limit=self._connections,
                 channel_timeout=self._silent_seconds,
+                max_request_header_size=_HEADER_BYTES,
+                max_request_body_size=_BODY_BYTES,
                 cleanup_interval=1,
                 asyncore_use_poll=True,
                 clear_untrusted_proxy_headers=False,
