@@ -14,7 +14,8 @@ from moorage.cli.lists import MessageClient
 from moorage.messages import ListInstances, ListMigrations, ListOperations, ShowInstance
 from moorage.model import Attempt, Instance, Migration
 
-#: After so many seconds without a request, the newest instance is searched for again: many may have come since then.
+#: After so many seconds without a request, the newest instance is searched for again: many may have come since then. If
+#: the list is short, it is searched for as often.
 _STALE_SECONDS = 60.0
 
 
@@ -30,19 +31,24 @@ class RecentRequests:
         self._most = most
         self._clock = clock
         self._start = 0
-        self._asked = -math.inf
+        self._asked = self._searched = -math.inf
+        self._is_short = False
 
     def read(self) -> list[dict[str, Any]]:
         """Return the newest instances, the newest first.
 
         :raises MoorageError: the super conductor does not answer.
         """
-        if self._clock() - self._asked > _STALE_SECONDS:
+        now = self._clock()
+        # If the newest ones have been deleted for good, or the database has been restored, earlier ones are the newest.
+        if now - self._asked > _STALE_SECONDS or (self._is_short and now - self._searched > _STALE_SECONDS):
             self._start = max(0, self._newest() - self._most)
+            self._searched = now
         found = lists.instances(self._conductor, ListInstances(deleted=True, after=self._start))
         found = sorted(found, key=lambda one: -one.number)[: self._most]
         if len(found) == self._most:
             self._start = found[-1].number - 1
+        self._is_short = len(found) < self._most and self._start > 0
         self._asked = self._clock()
         return [_in_short(instance) for instance in found]
 

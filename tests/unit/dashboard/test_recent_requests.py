@@ -4,6 +4,7 @@ import bisect
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.moorage.clock import Clock
@@ -78,6 +79,37 @@ def test_after_a_pause_the_newest_instance_is_searched_for_again() -> None:
 
     assert [one["number"] for one in recent.read()] == list(range(10_000, 9_990, -1))
     assert conductor.listed < 100, "the instances of the pause are not all read"
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param(range(1, 901), id="the newest have been pruned"),
+        pytest.param(range(1, 6), id="a dump with few instances has been restored"),
+    ],
+)
+def test_earlier_instances_are_shown_to_a_watching_viewer_when_the_newest_are_gone(left: Sequence[int]) -> None:
+    clock = Clock()
+    conductor = FakeConductor(range(1, 1_001))
+    recent = RecentRequests(conductor, 10, clock)
+    recent.read()
+    conductor.numbers = left
+    for clock.now in range(2, 65, 2):
+        shown = [one["number"] for one in recent.read()]
+    within = [number for number in left if number > max(left) - 10]
+    assert shown == within[::-1]
+
+
+def test_while_instances_are_missing_from_the_list_the_newest_is_searched_for_once_a_minute() -> None:
+    clock = Clock()
+    conductor = FakeConductor([*range(1, 901), 1_000])
+    recent = RecentRequests(conductor, 10, clock)
+    recent.read()
+    conductor.calls = 0
+    for clock.now in range(2, 301, 2):
+        recent.read()
+    # One call for each list, and less than 30 for each search.
+    assert conductor.calls < 150 + 4 * 30
 
 
 class MovedOften:
