@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import tenacity
@@ -106,6 +107,7 @@ class _Signals:
     """
 
     def __init__(self, stop_seconds: float, passed_on: int | None) -> None:
+        self.is_worker = passed_on is not None
         self._stop_seconds = stop_seconds
         self._arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._read = _own_signals() if passed_on is None else passed_on
@@ -190,7 +192,8 @@ def _serve(service: Service, arriving: _Signals, readiness: Readiness) -> None:
     readiness.begin(service)
     LOG.info("Ready")
     interval = supervision.sign_interval()
-    signs = Periodic("signs of life", supervision.alive, interval) if interval else None
+    alive = partial(supervision.alive, is_worker=arriving.is_worker)
+    signs = Periodic("signs of life", alive, interval) if interval else None
     if signs:
         signs.start()
     supervision.ready()

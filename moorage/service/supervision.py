@@ -38,9 +38,17 @@ def stopping() -> None:
     sd_notify("STOPPING=1", LOG)
 
 
-def alive() -> None:
-    """Notify the supervisor that the process is alive, unless one of its essential threads has died."""
-    if dead := liveness.dead():
-        LOG.error("These threads have died; the supervisor must end the process: %s", ", ".join(dead))
-    else:
+def alive(*, is_worker: bool = False) -> None:
+    """Notify the supervisor that the process is alive, unless one of its essential threads has died.
+
+    :param is_worker: the process is one of several workers. Then it ends itself if a thread has died: its parent starts
+        it again, and the supervisor notices nothing, because the other workers go on to notify it.
+    """
+    dead = ", ".join(liveness.dead())
+    if not dead:
         sd_notify("WATCHDOG=1", LOG)
+    elif is_worker:
+        LOG.error("These threads have died; this worker ends, and its parent starts it again: %s", dead)
+        os._exit(1)
+    else:
+        LOG.error("These threads have died; the supervisor must end the process: %s", dead)

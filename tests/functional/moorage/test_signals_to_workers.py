@@ -73,6 +73,21 @@ def test_a_worker_that_dies_is_started_again_under_its_name(earlier: str) -> Non
         assert "Worker one-2 has ended with status 9, and is started again" in service.lines
 
 
+def test_a_worker_with_a_dead_thread_is_started_again_because_the_others_notify_the_supervisor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "200000")
+    with program("workers._START_SECONDS = 0.0; run_workers(LosesItsThreadAsTheSecond)") as service:
+        first = started(service)
+        service.send(signal.SIGHUP)
+        again = started(service, 3)
+        assert again["one-1"] == first["one-1"]
+        assert again["one-2"] != first["one-2"]
+        assert [line.split()[-1] for line in service.lines if line.startswith("These threads")] == ["watched"]
+        service.send(signal.SIGTERM)
+        assert service.ended() == 0
+
+
 def test_a_worker_that_fails_at_its_start_ends_the_service_with_its_status() -> None:
     with program("run_workers(FailsAsTheSecond)") as service:
         assert service.ended() == 3

@@ -78,6 +78,17 @@ class Worker(Reloading):
     def stop(self):
         self._print("stop")
 
+class LosesItsThreadAsTheSecond(Worker, WithThread):
+    def start(self):
+        WithThread.start(self)
+        Worker.start(self)
+    def reload(self):
+        if self.name == "one-2":
+            WithThread.reload(self)
+    def stop(self):
+        self.ends.set()
+        Worker.stop(self)
+
 class FailsAsTheSecond(Worker):
     def start(self):
         if self.name == "one-2":
