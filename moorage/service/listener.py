@@ -4,13 +4,15 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-import waitress
 from oslo_config import cfg
 from waitress import wasyncore
+from waitress.adjustments import Adjustments
+from waitress.task import ThreadedTaskDispatcher
 
 from moorage import errors
 from moorage.addresses import address
 from moorage.service import probes
+from moorage.service.http_server import HttpServer
 from moorage.service.readiness import Readiness
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ class HttpListener:
         self._silent_seconds = silent_seconds
         self._channels: dict[int, Any] = {}
         self._ended = threading.Event()
-        self._server: Any = None
+        self._dispatcher = ThreadedTaskDispatcher()
         self._thread = threading.Thread(target=self._run, name=f"listener of [{group}]", daemon=True)
 
     def start(self) -> None:
@@ -70,12 +72,9 @@ class HttpListener:
         """
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         try:
-            self._server = waitress.create_server(
-                self._application,
+            adjustments = Adjustments(
                 host=self.host,
                 port=self.port,
-                map=self._channels,
-                threads=self._threads,
                 connection_limit=self._connections,
                 channel_timeout=self._silent_seconds,
                 max_request_header_size=_HEADER_BYTES,
@@ -85,9 +84,16 @@ class HttpListener:
                 clear_untrusted_proxy_headers=False,
                 ident=None,
             )
+            # A name may have several addresses.
+            for listened in adjustments.listen:
+                HttpServer(
+                    self._application, self._channels, dispatcher=self._dispatcher, adj=adjustments, sockinfo=listened
+                )
         except (OSError, ValueError) as fault:
+            wasyncore.close_all(self._channels)
             reason = f"{self._named}: {address(self.host, self.port)} cannot be listened on: {fault}"
             raise errors.ConfigurationError(reason=reason) from fault
+        self._dispatcher.set_thread_count(self._threads)
         self._thread.start()
 
     def stop(self) -> None:
@@ -99,7 +105,7 @@ class HttpListener:
     def _run(self) -> None:
         while not self._ended.is_set():
             wasyncore.loop(timeout=_TURN_SECONDS, use_poll=True, map=self._channels, count=1)
-        self._server.task_dispatcher.shutdown()
+        self._dispatcher.shutdown()
         wasyncore.close_all(self._channels)
 
 

@@ -5,7 +5,6 @@ they arrive. A thread of the pool gets a request when all of it has arrived, and
 complete.
 """
 
-import errno
 import logging
 import os
 import time
@@ -18,12 +17,12 @@ from gunicorn.workers.base import Worker
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
-from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 from waitress.utilities import Error
 
 from moorage import context
 from moorage.service import probes
+from moorage.service.http_server import HttpServer
 from placement_store.http import versions
 from placement_store.http.application import REQUEST_ID_HEADER, new_request_id, record_unread
 from placement_store.http.operations import DEADLINE, too_long
@@ -43,12 +42,6 @@ _CONNECTIONS = 2000
 _PROBE_THREADS = 2
 # A body that is slightly too long is read to its end, so that the client gets the refusal and not a reset connection.
 _SPARE_BODY_BYTES = 2**20
-#: Seconds without accepting connections after an accept has failed for lack of descriptors or memory. The socket stays
-#: readable: without this pause the event loop would spin.
-_REST = 1.0
-_NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-LOG = logging.getLogger(__name__)
 
 
 def _adjustments(api: Any) -> Adjustments:
@@ -195,10 +188,8 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
             self.server.add_task(self)
 
 
-class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
+class _ListeningServer(HttpServer):
     channel_class = _Channel
-    #: By the monotonic clock.
-    _rests_until = float("-inf")
 
     def __init__(self, application: Any, api: Any, listening: Any, for_probes: Any, **options: Any) -> None:
         self._for_probes = for_probes
@@ -219,22 +210,6 @@ class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
             self._for_probes.add_task(task)
         else:
             super().add_task(task)
-
-    def readable(self) -> bool:
-        """Return whether connections are accepted now."""
-        takes = bool(super().readable())  # it also maintains the existing connections
-        return takes and time.monotonic() >= self._rests_until
-
-    def accept(self) -> Any:
-        """Accept a connection; pause if there are no descriptors or no memory for it."""
-        try:
-            return super().accept()
-        except OSError as fault:
-            if fault.errno not in _NOTHING_LEFT:
-                raise
-            LOG.warning("No connection can be accepted: %s; retrying in %g s", fault, _REST)
-            self._rests_until = time.monotonic() + _REST
-            return None
 
     def maintenance(self, now: float) -> None:
         """Close idle connections, and refuse requests that arrive too slowly."""

@@ -19,7 +19,8 @@ def test_an_ipv6_address_is_in_brackets() -> None:
 
 @pytest.mark.parametrize(("host", "named"), [("127.0.0.1", "127.0.0.1:19100"), ("::1", "[::1]:19100")])
 def test_a_listener_names_the_address_that_is_taken(host: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waitress.create_server", mock.Mock(side_effect=OSError("Address already in use")))
+    taken = mock.Mock(side_effect=OSError("Address already in use"))
+    monkeypatch.setattr("moorage.service.http_server.HttpServer.bind", taken)
     listener = HttpListener(lambda *_: [], host, 19100, group="service", options="metrics_host and metrics_port")
     with pytest.raises(errors.ConfigurationError) as refused:
         listener.start()

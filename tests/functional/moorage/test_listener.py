@@ -1,11 +1,17 @@
 """Test the limits for the clients of the HTTP listener of a process."""
 
 import http.client
+import resource
+import socket
+import time
 from collections.abc import Iterator
 
 import pytest
+from support.http.api import answers
+from support.processes.signalled_service import program
 
 from harness.servers import free_ports
+from harness.waiting import wait_until
 from moorage.service.listener import Listener
 from moorage.service.readiness import Readiness
 
@@ -45,3 +51,24 @@ def test_a_long_body_without_a_length_is_refused(client: http.client.HTTPConnect
 def test_long_headers_are_refused(client: http.client.HTTPConnection, size: int, status: int) -> None:
     client.request("GET", f"/healthz?{'x' * size}")
     assert client.getresponse().status == status
+
+
+def test_a_process_without_descriptors_logs_little_and_answers_when_it_has_some() -> None:
+    [port] = free_ports(1)
+    imports = "from moorage.service.listener import Listener; from moorage.service.readiness import Readiness"
+    with program(f"{imports}\nrun(Quiet(), listener=Listener('127.0.0.1', {port}, Readiness()))") as service:
+        service.until("Ready")
+        pid = service.process.pid
+        former = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        # The process has all descriptors below this number.
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (4, former[1]))
+        # The kernel completes the connection, but the process cannot accept it.
+        with socket.create_connection(("127.0.0.1", port)):
+            time.sleep(1.0)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, former)
+        wait_until(lambda: answers(f"http://127.0.0.1:{port}/healthz"), "an answer")
+        service.process.kill()
+        service.ended()
+    refused = service.lines[service.lines.index("Ready") + 1 :]
+    assert 1 <= len(refused) < 20
+    assert refused[0].startswith("No connection can be accepted: [Errno 24]")
