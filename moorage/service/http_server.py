@@ -1,11 +1,14 @@
-"""The HTTP server of waitress, which does not spin while it cannot accept connections."""
+"""The HTTP server of waitress, with a limit for slow requests; it does not spin while it can accept no connection."""
 
 import errno
 import logging
 import time
+from http import HTTPStatus
 from typing import Any
 
+from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
+from waitress.utilities import Error
 
 #: Seconds without accepting connections after an accept has failed for lack of descriptors or memory. The socket stays
 #: readable: without this pause the event loop would spin.
@@ -15,11 +18,51 @@ _NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 LOG = logging.getLogger(__name__)
 
 
-class HttpServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
-    """One listening socket and its connections, in an event loop."""
+class _TooSlow(Error):  # type: ignore[misc]  # waitress has no types
+    code = HTTPStatus.REQUEST_TIMEOUT.value
+    reason = HTTPStatus.REQUEST_TIMEOUT.phrase
 
+
+class HttpChannel(HTTPChannel):  # type: ignore[misc]
+    """One connection."""
+
+    #: The request that has arrived in part.
+    request: Any = None
+    began = 0.0
+
+    def received(self, data: bytes) -> bool:
+        """Read data of one or more requests, and remember when the last one began to arrive."""
+        before = self.request
+        done = bool(super().received(data))
+        if self.request is not None and self.request is not before:
+            self.began = time.monotonic()
+        return done
+
+    def end_if_slow(self, seconds: float) -> None:
+        """Refuse a request that has not arrived completely within this time."""
+        with self.requests_lock:
+            slow, self.request = self.request, None
+            if slow is None or self.requests or time.monotonic() - self.began < seconds:
+                self.request = slow
+                return
+            slow.error = _TooSlow(f"The request did not arrive within {seconds:g} seconds.")
+            self.requests.append(slow)
+            self.server.add_task(self)
+
+
+class HttpServer(TcpWSGIServer):  # type: ignore[misc]
+    """One listening socket and its connections, in an event loop.
+
+    :param receive_timeout: seconds within which a whole request must arrive.
+    """
+
+    channel_class = HttpChannel
     #: By the monotonic clock.
     _rests_until = float("-inf")
+
+    def __init__(self, application: Any, receive_timeout: float, **options: Any) -> None:
+        self._receive_timeout = receive_timeout
+        super().__init__(application, **options)
 
     def readable(self) -> bool:
         """Return whether connections are accepted now."""
@@ -36,3 +79,9 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
             LOG.warning("No connection can be accepted: %s; retrying in %g s", fault, _REST)
             self._rests_until = time.monotonic() + _REST
             return None
+
+    def maintenance(self, now: float) -> None:
+        """Close idle connections, and refuse requests that arrive too slowly."""
+        super().maintenance(now)
+        for channel in list(self.active_channels.values()):
+            channel.end_if_slow(self._receive_timeout)

@@ -28,6 +28,8 @@ _CONNECTIONS = 50
 #: request needs a body. The names of some hosts, a token and the headers of front ends fit in the headers.
 _HEADER_BYTES = 32 * 1024
 _BODY_BYTES = 64 * 1024
+#: Seconds within which a whole request must arrive: single bytes would keep a connection for ever, and there are few.
+_RECEIVE_SECONDS = 30.0
 #: Seconds for which a connection may be silent.
 _SILENT_SECONDS = 10
 #: The most seconds until a stop is detected.
@@ -87,7 +89,12 @@ class HttpListener:
             # A name may have several addresses.
             for listened in adjustments.listen:
                 HttpServer(
-                    self._application, self._channels, dispatcher=self._dispatcher, adj=adjustments, sockinfo=listened
+                    self._application,
+                    _RECEIVE_SECONDS,
+                    map=self._channels,
+                    dispatcher=self._dispatcher,
+                    adj=adjustments,
+                    sockinfo=listened,
                 )
         except (OSError, ValueError) as fault:
             wasyncore.close_all(self._channels)

@@ -16,13 +16,12 @@ import msgspec
 from gunicorn.workers.base import Worker
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
-from waitress.channel import HTTPChannel
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 from waitress.utilities import Error
 
 from moorage import context
 from moorage.service import probes
-from moorage.service.http_server import HttpServer
+from moorage.service.http_server import HttpChannel, HttpServer
 from placement_store.http import versions
 from placement_store.http.application import REQUEST_ID_HEADER, new_request_id, record_unread
 from placement_store.http.operations import DEADLINE, too_long
@@ -109,12 +108,7 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         wasyncore.loop(timeout=seconds, use_poll=True, map=channels, count=1)
 
 
-class _TooSlow(Error):  # type: ignore[misc]  # waitress has no types
-    code = HTTPStatus.REQUEST_TIMEOUT.value
-    reason = HTTPStatus.REQUEST_TIMEOUT.phrase
-
-
-class _ErrorTask(ErrorTask):  # type: ignore[misc]
+class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
     """Answer with an error document if the request is not HTTP, too long or too slow."""
 
     def execute(self) -> None:
@@ -162,30 +156,9 @@ class _ApplicationTask(WSGITask):  # type: ignore[misc]
             super().set_close_on_finish()
 
 
-class _Channel(HTTPChannel):  # type: ignore[misc]
+class _Channel(HttpChannel):
     task_class = _ApplicationTask
     error_task_class = _ErrorTask
-    #: The request that has arrived in part.
-    request: Any = None
-    began = 0.0
-
-    def received(self, data: bytes) -> bool:
-        before = self.request
-        done = bool(super().received(data))
-        if self.request is not None and self.request is not before:
-            self.began = time.monotonic()
-        return done
-
-    def end_if_slow(self, seconds: float) -> None:
-        """Refuse a request that has not arrived completely within this time."""
-        with self.requests_lock:
-            slow, self.request = self.request, None
-            if slow is None or self.requests or time.monotonic() - self.began < seconds:
-                self.request = slow
-                return
-            slow.error = _TooSlow(f"The request did not arrive within {seconds:g} seconds.")
-            self.requests.append(slow)
-            self.server.add_task(self)
 
 
 class _ListeningServer(HttpServer):
@@ -193,10 +166,12 @@ class _ListeningServer(HttpServer):
 
     def __init__(self, application: Any, api: Any, listening: Any, for_probes: Any, **options: Any) -> None:
         self._for_probes = for_probes
-        self._request_timeout, self._receive_timeout = api.request_timeout, api.receive_timeout
+        self._request_timeout = api.request_timeout
         name = listening.getsockname()
         address = (listening.family, listening.type, listening.proto, name)
-        super().__init__(application, _sock=listening, bind_socket=False, sockinfo=address, **options)
+        super().__init__(
+            application, api.receive_timeout, _sock=listening, bind_socket=False, sockinfo=address, **options
+        )
 
     def add_task(self, task: Any) -> None:
         """Queue a connection, whose next request has arrived, for a thread."""
@@ -210,12 +185,6 @@ class _ListeningServer(HttpServer):
             self._for_probes.add_task(task)
         else:
             super().add_task(task)
-
-    def maintenance(self, now: float) -> None:
-        """Close idle connections, and refuse requests that arrive too slowly."""
-        super().maintenance(now)
-        for channel in list(self.active_channels.values()):
-            channel.end_if_slow(self._receive_timeout)
 
     def stop_listening(self) -> None:
         """Accept no more connections."""

@@ -17,8 +17,9 @@ from moorage.service.readiness import Readiness
 
 
 @pytest.fixture
-def client() -> Iterator[http.client.HTTPConnection]:
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[http.client.HTTPConnection]:
     """A connection to a listener."""
+    monkeypatch.setattr("moorage.service.listener._RECEIVE_SECONDS", 2.0)
     [port] = free_ports(1)
     listener = Listener("127.0.0.1", port, Readiness())
     listener.start()
@@ -51,6 +52,20 @@ def test_a_long_body_without_a_length_is_refused(client: http.client.HTTPConnect
 def test_long_headers_are_refused(client: http.client.HTTPConnection, size: int, status: int) -> None:
     client.request("GET", f"/healthz?{'x' * size}")
     assert client.getresponse().status == status
+
+
+def test_a_client_that_sends_single_bytes_is_refused(client: http.client.HTTPConnection) -> None:
+    client.connect()
+    client.sock.settimeout(0.2)
+    refused = b""
+    for byte in b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 50:
+        client.sock.sendall(bytes([byte]))
+        try:
+            refused = client.sock.recv(12)
+            break
+        except TimeoutError:
+            continue
+    assert refused == b"HTTP/1.0 408"
 
 
 def test_a_process_without_descriptors_logs_little_and_answers_when_it_has_some() -> None:
