@@ -14,6 +14,8 @@ H = TypeVar("H", bound=Hashable)
 
 #: The bits of a row's state.
 ALIVE, DISABLED, FORCED_DOWN = 1, 2, 4
+#: The digits of the largest position. Python refuses to convert some thousand digits.
+_DIGITS = 18
 #: The number of answers that are kept for other viewers; each contains the changes since another version.
 _KEPT = 16
 
@@ -60,7 +62,7 @@ class HostMap:
     def _changed(self, snapshot: Snapshot, since: str | None) -> set[int] | None:
         """Return the rows that have changed since a version; null if the changes are not known."""
         epoch, _, position = (since or "").partition(".")
-        if epoch != self._epoch or not position.isdecimal():
+        if epoch != self._epoch or not position.isdecimal() or len(position) > _DIGITS:
             return None
         return snapshot.changes.between(int(position), snapshot.position)
 

@@ -75,6 +75,11 @@ def test_the_answer_to_an_unknown_version_has_all_hosts(viewer: Viewer, version:
     assert viewer.get("hosts", since=version)["hosts"]["whole"]
 
 
+def test_the_answer_to_a_version_with_thousands_of_digits_has_all_hosts(viewer: Viewer) -> None:
+    epoch, _, _ = viewer.get("hosts")["hosts"]["version"].partition(".")
+    assert viewer.get("hosts", since=f"{epoch}.{'9' * 5_000}")["hosts"]["whole"]
+
+
 def test_the_zone_aggregates_and_state_of_a_host_are_shown(viewer: Viewer) -> None:
     scheduler = viewer.cloud.client("scheduler")
     # A host with servers of other tests cannot change its zone.
