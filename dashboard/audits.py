@@ -51,9 +51,11 @@ class Audits:
             now = self._clock()
             rests = self._state["state"] == "done" and now - self._state["ended_at"] < _REST_SECONDS
             if self._state["state"] != "running" and not rests:
+                running = threading.Thread(target=self._run, args=(now,), name="audit", daemon=True)
+                # This may fail. Otherwise the thread waits for the lock before it sets another state.
+                running.start()
+                self._running = running
                 self._state = {"state": "running", "began_at": now}
-                self._running = threading.Thread(target=self._run, args=(now,), name="audit", daemon=True)
-                self._running.start()
         return self.state()
 
     def stop(self, seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 from support.moorage.clock import Clock
 
 from dashboard.audits import Audits
@@ -85,5 +86,20 @@ def test_an_audit_that_fails_says_why_and_may_be_repeated_at_once() -> None:
     assert "gone" in str(ended(audits)["reason"])
     audits.begin()
     assert "ZeroDivisionError" in str(ended(audits)["reason"])
+    audits.begin()
+    assert ended(audits)["state"] == "done"
+
+
+def test_an_audit_may_be_repeated_if_its_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    audits = Audits(lambda: FOUND)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError):
+            audits.begin()
+    assert audits.state()["state"] == "none"
+    audits.stop(1.0)
     audits.begin()
     assert ended(audits)["state"] == "done"
