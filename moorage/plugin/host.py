@@ -1,10 +1,20 @@
 """The view of one host for plug-ins, exported by :mod:`moorage.plugin`."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import Any
 
 from moorage.plugin.attributes import attribute, is_one_of, number, smallest, values_under
+
+
+def added_in_order(amounts: Iterable[float]) -> float:
+    """Return the sum of amounts, added one after another as the columns of a view are.
+
+    Since Python 3.12, `sum` makes up for rounding, so that its result can differ from theirs.
+    """
+    return reduce(add, amounts, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +148,11 @@ class Host:
 
     def capacity(self, resource_class: str) -> float:
         """Return the amount of a class that can be allocated in all; 0 without inventory of it."""
-        return sum((inventory.capacity for inventory in self._inventories(resource_class)), 0.0)
+        return added_in_order(inventory.capacity for inventory in self._inventories(resource_class))
 
     def used(self, resource_class: str) -> float:
         """Return the allocated amount of a class."""
-        return sum((inventory.used for inventory in self._inventories(resource_class)), 0.0)
+        return added_in_order(inventory.used for inventory in self._inventories(resource_class))
 
     def free(self, resource_class: str) -> float:
         """Return the free amount of a class; negative where it is over-allocated."""
@@ -150,7 +160,7 @@ class Host:
 
     def room(self, resource_class: str) -> float:
         """Return the free amount of a class; an over-allocated provider does not reduce that of the others."""
-        return sum((max(inventory.free, 0.0) for inventory in self._inventories(resource_class)), 0.0)
+        return added_in_order(max(inventory.free, 0.0) for inventory in self._inventories(resource_class))
 
     def has_trait(self, trait: str) -> bool:
         """Return whether any of its providers has a trait."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from moorage.model import AllocationRequest, RequestSpec
 from moorage.plugin import BoolArray, Filter, Weigher
+from moorage.plugin.host import added_in_order
 from scheduler.decide.funnel import FilterResult, Funnel, is_for_single_hosts
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS
 from scheduler.decide.ranking import Contribution, Ranking, SeededTies
@@ -261,8 +262,8 @@ class Evaluation:
     def _sum(self, place: int | None = None) -> None:
         """Sum the weights of all hosts, or of the host at one place."""
         if place is not None:
-            # Sum in the same order as for all hosts, so that equal hosts have equal weights.
-            weight = sum((part.item(place) for part in self._parts if part is not None), start=0.0)
+            # As for all hosts, so that equal hosts have equal weights.
+            weight = added_in_order(part.item(place) for part in self._parts if part is not None)
             self._weights[place] = weight
             self._follow_ranking(int(self._rows[place]), weight)
             return

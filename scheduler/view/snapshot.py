@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from moorage.model import Resources
 from moorage.plugin import BoolArray, FloatArray, Host, HostInventory, HostView, IntArray
 from moorage.plugin.attributes import number, smallest
+from moorage.plugin.host import added_in_order
 from placement_store.candidates import CandidateProvider, HostTree
 from placement_store.providers.rows import InventoryRow
 from placement_store.server_groups.rows import OccupiedRoot
@@ -176,7 +177,7 @@ class Snapshot(HostView):
         tree = self.trees[row]
         serving = tree.serving if tree else ()
         return {
-            name: sum((self._capacity(name, one.slots[name]) for one in serving if name in one.slots), start=0.0)
+            name: added_in_order(self._capacity(name, one.slots[name]) for one in serving if name in one.slots)
             for name in resource_classes
         }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.scheduler.builders import allocation_request, host_cache, host_row, inventory, provider, select, spec
 
@@ -191,6 +191,8 @@ def test_a_plug_in_that_breaks_on_a_changed_host_is_named() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from([2, 4, 8]), st.integers(0, 6), st.booleans()), min_size=6, max_size=12))
+# Its weights differ in the last digit if the `sum` of Python 3.12 and later adds them up.
+@example([(2, 0, False)] * 3 + [(4, 3, False), (8, 0, False), (8, 1, False), (8, 1, False)])
 def test_a_large_request_goes_where_it_would_if_every_host_were_evaluated_again_for_each_instance(
     sizes: list[tuple[int, int, bool]],
 ) -> None:
