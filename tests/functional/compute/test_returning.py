@@ -178,9 +178,9 @@ def test_a_host_returns_when_a_spawn_that_cannot_be_aborted_has_ended(new_stage:
     with stage.cell.lock:
         stage.cell.ended = [record(build)]
         stage.cell.returning = {HOST, "host-0002"}
-    wait_until(lambda: stage.cell.returned().count("host-0002") == 2)
+    wait_until(lambda: stage.cell.returned().count("host-0002") >= 2)
     assert stage.cell.returned().count(HOST) == 1
-    wait_until(lambda: stage.cell.returned().count(HOST) == 2)
+    wait_until(lambda: stage.cell.returned().count(HOST) >= 2)
 
     assert stage.cell.received(BuildFinished) == []
     assert len(stage.cell.received(AttemptsGone)) == 1
@@ -211,7 +211,7 @@ def test_a_host_whose_heartbeats_the_cell_has_missed_returns_and_its_builds_are_
 
     with stage.cell.lock:
         stage.cell.returning = {"host-0002"}
-    wait_until(lambda: stage.cell.returned().count("host-0002") == 2)
+    wait_until(lambda: stage.cell.returned().count("host-0002") >= 2)
     time.sleep(0.2)
 
     assert stage.cell.received(ReturnHosts)[-1].hosts == ("host-0002",)
