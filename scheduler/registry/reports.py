@@ -3,7 +3,7 @@
 The first host that reports a compute node keeps it. A second host that reports the same one, and a host that returns
 with another compute node, are left out with an error in the log, while the rest of the report is written: one
 misconfigured host must not block the reports of its whole cell, and a wrong configuration must not assign guests to
-another host.
+another host. A host that reports its own compute node under a new node name is renamed.
 """
 
 import logging
@@ -35,6 +35,7 @@ _WRITE_DESCRIPTION = (
     hosts.update()
     .where(_IS_NO_LATER)
     .values(
+        nodename=bindparam("new_node"),
         agent=bindparam("new_agent"),
         availability_zone=bindparam("new_zone"),
         attributes=bindparam("new_attributes"),
@@ -96,7 +97,8 @@ class _RegisteredHost:
     description_number: int
 
     def is_described_by(self, report: HostReport) -> bool:
-        return (self.agent, self.availability_zone, self.attributes) == (
+        return (self.nodename, self.agent, self.availability_zone, self.attributes) == (
+            report.nodename,
             report.agent,
             report.availability_zone,
             _encoded(report.attributes),
@@ -108,6 +110,7 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
     known = _registered(connection, message)
     by_name = {(host.service_host, host.nodename): host for host in known if host.cell_uuid == message.cell_uuid}
     by_node = {host.compute_node_uuid: host for host in known}
+    former = _by_former_names(message, by_name)
     new: list[_RegisteredHost] = []
     changed: dict[int, tuple[HostReport, int]] = {}
     numbers: dict[int, int] = {}
@@ -118,7 +121,7 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
             LOG.error("The %s of host %r ends with a blank: left out", field, report.service_host)
             continue
         name = (report.service_host, report.nodename)
-        host = by_name.get(name)
+        host = by_name.get(name) or former.get((report.service_host, report.compute_node_uuid))
         if host is not by_node.get(report.compute_node_uuid):
             _log_refusal(report, host, by_node.get(report.compute_node_uuid))
         elif host is None:
@@ -128,17 +131,17 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
             new.append(host)
         elif host.id is None:
             continue  # a second time in this report
-        elif 0 < number < host.description_number:
+        # A late description with the former name must not undo a renaming, so the number must be greater then.
+        elif 0 < number < host.description_number + (host.nodename != report.nodename):
             newer.append(NumberedDescription(service_host=name[0], nodename=name[1], number=host.description_number))
         elif not host.is_described_by(report):
             changed[host.id] = report, number or host.description_number
+            if host.nodename != report.nodename:
+                LOG.info("Node %s of host %s is named %s now", host.nodename, host.service_host, report.nodename)
         elif number > host.description_number:
             numbers[host.id] = number
     _write_descriptions(connection, changed)
-    if numbers:
-        # This is no change of the hosts, so `seq` stays.
-        rows = [{"row_id": host_id, "new_number": number} for host_id, number in sorted(numbers.items())]
-        connection.execute(_RENUMBER, rows)
+    _write_numbers(connection, numbers)
     # A new node of a registered host is disabled and forced down as that host is, and joins its aggregates.
     registered = {host.service_host for host in known if host.cell_uuid == message.cell_uuid}
     extended = registered & {host.service_host for host in new}
@@ -161,6 +164,17 @@ def _registered(connection: Connection, message: ReportHosts) -> list[_Registere
         for condition in (and_(hosts.c.cell_uuid == message.cell_uuid, named), same_node):
             found |= {row.id: _RegisteredHost(*row) for row in connection.execute(select(*columns).where(condition))}
     return list(found.values())
+
+
+def _by_former_names(
+    message: ReportHosts, by_name: Mapping[tuple[str, str], _RegisteredHost]
+) -> dict[tuple[str, str], _RegisteredHost]:
+    """Return the hosts that a report may rename, by service host and compute node.
+
+    A report of a compute node with its registered name and another one is a mistake, and renames nothing.
+    """
+    names = {(report.service_host, report.nodename) for report in message.hosts}
+    return {(host.service_host, host.compute_node_uuid): host for name, host in by_name.items() if name not in names}
 
 
 def _log_refusal(report: HostReport, named: _RegisteredHost | None, same_node: _RegisteredHost | None) -> None:
@@ -187,13 +201,14 @@ def _log_refusal(report: HostReport, named: _RegisteredHost | None, same_node: _
 def _write_descriptions(connection: Connection, changed: dict[int, tuple[HostReport, int]]) -> None:
     if not changed:
         return
-    # UPDATE hosts SET agent = ..., availability_zone = ..., attributes = ..., description_number = :new, seq = seq + 1,
-    #  updated_at = :now WHERE id = ... AND description_number <= :new
+    # UPDATE hosts SET nodename = ..., agent = ..., availability_zone = ..., attributes = ...,
+    #  description_number = :new, seq = seq + 1, updated_at = :now WHERE id = ... AND description_number <= :new
     connection.execute(
         _WRITE_DESCRIPTION,
         [
             {
                 "row_id": host_id,
+                "new_node": report.nodename,
                 "new_agent": report.agent,
                 "new_zone": report.availability_zone,
                 "new_attributes": _encoded(report.attributes),
@@ -203,6 +218,12 @@ def _write_descriptions(connection: Connection, changed: dict[int, tuple[HostRep
         ],
     )
     change_feed.record(connection, host_ids=list(changed))
+
+
+def _write_numbers(connection: Connection, numbers: dict[int, int]) -> None:
+    # This is no change of the hosts, so `seq` stays.
+    if rows := [{"row_id": host_id, "new_number": number} for host_id, number in sorted(numbers.items())]:
+        connection.execute(_RENUMBER, rows)
 
 
 def _flags(connection: Connection, cell_uuid: str, service_hosts: Collection[str]) -> dict[str, dict[str, Any]]:

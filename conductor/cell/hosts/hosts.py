@@ -23,6 +23,7 @@ from sqlalchemy import (
     update,
 )
 
+from conductor.cell.hosts import renamed_nodes
 from conductor.cell.hosts.agent_reports import AgentReports, Kind, MessagePlace
 from conductor.cell.hosts.forwarded import ForwardedHosts
 from conductor.cell.hosts.owners import HostOwners
@@ -186,7 +187,10 @@ class CellHosts:
         self._require_own(connection, message)
         # A driver may list a node twice: the last description counts, as it does for the agent.
         described = {(host.service_host, host.nodename): host for host in message.hosts}
-        changed = [self._describe(connection, part, started) for part in batches(list(described.values()))]
+        changed = []
+        for part in batches(list(described.values())):
+            renamed_nodes.follow(connection, self._cell_uuid, part, started)
+            changed.append(self._describe(connection, part, started))
         self._lives.begin(connection, message.agent, message.started)
         return any(changed)
 

@@ -24,6 +24,10 @@ def described(number: int, agent: str = "agent", **attributes: Any) -> HostRepor
     return HostReport(service_host=name, nodename=name, compute_node_uuid=node, agent=agent, attributes=attributes)
 
 
+def another_node(host: HostReport) -> HostReport:
+    return structs.replace(host, nodename="h1.example", compute_node_uuid=ids.fresh())
+
+
 def report(hosts: CellHosts, *reports: HostReport, agent: str = "agent") -> None:
     hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent=agent, hosts=reports))
 
@@ -203,7 +207,7 @@ def test_no_host_is_taken_over_before_its_agent_could_be_heard_again(database: D
     assert of_others(restarted, "h1") == {"h1": "agent"}
 
 
-def test_a_host_with_a_renamed_node_is_requested_only_until_it_is_described(
+def test_a_host_with_another_node_is_requested_only_until_it_is_described(
     database: Database,
 ) -> None:
     hosts = CellHosts(options.new(), database, ids.fresh())
@@ -215,15 +219,64 @@ def test_a_host_with_a_renamed_node_is_requested_only_until_it_is_described(
         )
         return hosts.report_hosts(message).undescribed
 
-    renamed = structs.replace(described(1), nodename="h1.example")
+    other = another_node(described(1))
     tell(hosts=(described(1), described(2)), started=("h1", "h2"))
-    tell(hosts=(renamed,), started=("h1",))
+    tell(hosts=(other,), started=("h1",))
     hosts.forwarded.ask_for(["h1"])
     assert tell(alive=("h1", "h2")) == ("h1",)
 
-    tell(hosts=(renamed,), started=("h1",))
+    tell(hosts=(other,), started=("h1",))
 
     assert tell(alive=("h1", "h2")) == ()
+
+
+def forwarded(hosts: CellHosts) -> list[tuple[str, int]]:
+    """Return the names of the nodes whose descriptions the schedulers have not acknowledged yet, with the numbers."""
+    return [(host.nodename, number) for host, number in hosts.forwarded.unacknowledged(1000)]
+
+
+def start(hosts: CellHosts, *reports: HostReport) -> None:
+    names = {host.service_host for host in reports}
+    message = ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=reports, started=tuple(names))
+    lives = hosts.report_hosts(message).lives
+    hosts.returned("agent", sorted(names), lives)
+
+
+def test_a_node_that_is_described_with_a_new_name_is_forwarded_with_that_name_only(database: Database) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    further = another_node(described(1))
+    start(hosts, described(1), further, described(2))
+    assert forwarded(hosts) == [("h1", 1), ("h1.example", 1), ("h2", 1)]
+    life = hosts.report_hosts(
+        ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(described(2),), started=("h1",))
+    ).lives["h1"]
+
+    renamed = structs.replace(described(1), nodename="a.example")
+    message = ReportHostsInCell(
+        request_id=ids.fresh(), agent="agent", hosts=(renamed, described(2)), started=("h1", "h2")
+    )
+    lives = hosts.report_hosts(message).lives
+    hosts.returned("agent", ["h1", "h2"], lives)
+
+    assert forwarded(hosts) == [("a.example", 2), ("h1.example", 1), ("h2", 1)]
+    assert lives["h1"] == life + 1
+
+
+def test_a_node_that_has_records_with_its_former_and_its_new_name_is_forwarded_again_with_the_new_one(
+    database: Database,
+) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    renamed = structs.replace(described(1), nodename="h1.example")
+    start(hosts, described(1))
+    report(hosts, renamed)  # a conductor of an earlier release has recorded each name
+    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
+
+    start(hosts, renamed)
+
+    assert forwarded(hosts) == [("h1.example", 2)]
+    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
+    start(hosts, renamed)
+    assert forwarded(hosts) == []
 
 
 def test_a_host_returns_with_another_agent_and_another_node(database: Database) -> None:
@@ -231,8 +284,8 @@ def test_a_host_returns_with_another_agent_and_another_node(database: Database) 
     hosts = times.hosts
     report(hosts, described(1))
     times.passes()
-    renamed = structs.replace(described(1, agent="new"), nodename="h1.example")
-    message = ReportHostsInCell(request_id=ids.fresh(), agent="new", hosts=(renamed,), started=("h1",))
+    other = another_node(described(1, agent="new"))
+    message = ReportHostsInCell(request_id=ids.fresh(), agent="new", hosts=(other,), started=("h1",))
     lives = hosts.report_hosts(message).lives
     assert list(lives) == ["h1"]
     assert (hosts.why_returning("h1") is not None, hosts.agent_of("h1")) == (True, "new")
@@ -248,16 +301,16 @@ def test_a_node_of_a_former_agent_does_not_take_the_host_from_its_agent_when_a_c
     database: Database,
 ) -> None:
     times = Times(database)
-    renamed = structs.replace(described(1, agent="new"), nodename="h1.example")
+    other = another_node(described(1, agent="new"))
     report(times.hosts, described(1))
     times.passes()
-    report(times.hosts, renamed, agent="new")
+    report(times.hosts, other, agent="new")
     times.passes()
 
     restarted = times.restarted()
 
     assert of_others(restarted, "h1") == {}
-    report(restarted, structs.replace(renamed, attributes={"load": 1}), agent="new")
+    report(restarted, structs.replace(other, attributes={"load": 1}), agent="new")
     assert restarted.agent_of("h1") == "new"
     with pytest.raises(errors.InvalidState, match="h1 belongs to agent new"):
         report(restarted, described(1))
@@ -268,8 +321,8 @@ def test_a_returning_node_of_a_former_agent_does_not_keep_the_host_returning(dat
     hosts = times.hosts
     hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(described(1),), started=("h1",)))
     times.passes()
-    renamed = structs.replace(described(1, agent="new"), nodename="h1.example")
-    message = ReportHostsInCell(request_id=ids.fresh(), agent="new", hosts=(renamed,), started=("h1",))
+    other = another_node(described(1, agent="new"))
+    message = ReportHostsInCell(request_id=ids.fresh(), agent="new", hosts=(other,), started=("h1",))
     lives = hosts.report_hosts(message).lives
 
     hosts.returned("new", ["h1"], lives)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 from support.scheduler.builders import CELLS
-from support.scheduler.rig import Rig, report
+from support.scheduler.rig import Rig, node_uuid, report
 
 from moorage import errors
 from moorage.messages import DeleteHost, HostsRegistered, ListHosts, NumberedDescription, ReportHosts
 from moorage.messages.wire import decode_strictly, encode
-from moorage.model import HostState
+from moorage.model import HostReport, HostState
 from placement_store.db import change_feed
 from placement_store.db.change_feed import seq_by_id
 from placement_store.schema import hosts as host_table
@@ -204,6 +204,57 @@ def test_a_host_that_reports_another_compute_node_keeps_the_first_one(
     assert states(rig)["host1"].compute_node_uuid == before.compute_node_uuid
     assert states(rig)["host1"].agent == "agent"
     assert other in caplog.text
+
+
+def described(rig: Rig, *reports: tuple[HostReport, int]) -> HostsRegistered:
+    hosts, numbers = zip(*reports, strict=True)
+    return rig.registry.report_hosts(
+        ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], hosts=hosts, numbers=numbers)
+    )
+
+
+def test_a_host_that_reports_its_compute_node_with_a_new_name_is_renamed(rig: Rig) -> None:
+    described(rig, (report(1), 5), (report(2), 1))
+    rig.report([], ["host1", "host2"])
+    rig.set_host("host1", disabled=True)
+    renamed = report(1, nodename="host1.example", availability_zone="north")
+
+    # A cell that has no record with the former name begins to count anew.
+    answer = described(rig, (renamed, 5))
+    assert answer.newer == (NumberedDescription(service_host="host1", nodename="host1.example", number=5),)
+    assert states(rig)["host1"].nodename == "host1"
+    mark = newest(rig)
+    assert described(rig, (renamed, 6)) == HostsRegistered()
+
+    found = states(rig)["host1"]
+    assert (found.nodename, found.availability_zone) == ("host1.example", "north")
+    assert (found.compute_node_uuid, found.up, found.disabled) == (node_uuid(1), True, True)
+    assert len(changed_since(rig, mark)) == 1
+
+
+def test_a_late_description_does_not_undo_the_renaming_of_a_node(rig: Rig) -> None:
+    described(rig, (report(1), 5))
+    described(rig, (report(1, nodename="host1.example"), 6))
+
+    for number in (5, 6):
+        assert described(rig, (report(1), number)).newer[0].number == 6
+    assert states(rig)["host1"].nodename == "host1.example"
+
+    described(rig, (report(1), 7))
+    assert states(rig)["host1"].nodename == "host1"
+
+
+def test_a_node_is_not_renamed_if_its_former_name_is_reported_too_or_its_new_name_is_taken(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.report([report(1), report(2, service_host="host1")])
+    with caplog.at_level(logging.ERROR):
+        rig.report([report(1), report(1, nodename="twin")])
+        rig.report([report(1, nodename="host2")])
+
+    listed = rig.registry.list_hosts(ListHosts())
+    assert {host.nodename: host.compute_node_uuid for host in listed} == {"host1": node_uuid(1), "host2": node_uuid(2)}
+    assert len(caplog.records) == 2
 
 
 def test_a_host_is_identified_by_its_cell_and_its_case_sensitive_name(rig: Rig) -> None:
