@@ -12,7 +12,9 @@ _SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
 
 def node_of(placement: AcknowledgingClient, uuid: str, spec: RequestSpec, *, instances: int, tried: str | None) -> str:
-    """Return the name of the node of a consumer's allocations, if its instance can be built there.
+    """Return the uuid of the compute node of a consumer's allocations, if its instance can be built there.
+
+    Its provider may have another name than the node.
 
     :param instances: the number of instances of the request, which has the same destination for all of them.
     :param tried: the node that was requested before, if any.
@@ -24,21 +26,22 @@ def node_of(placement: AcknowledgingClient, uuid: str, spec: RequestSpec, *, ins
         raise _refused(uuid, "what it held has been released meanwhile: order it again")
     if consumer.claim_id is not None:
         raise _refused(uuid, f"it is placed already, by claim {consumer.claim_id}")
-    nodes = _nodes(placement, list(consumer.allocations))
+    uuids = _nodes(placement, list(consumer.allocations))
+    nodes = sorted(uuids)
     if len(nodes) != 1:
         raise _refused(uuid, f"it holds something on nodes {', '.join(nodes)}, and a server is on one alone")
     if instances > 1:
         raise _refused(uuid, f"it holds something on node {nodes[0]}: order it by itself, to be built there")
     if tried is not None or spec.force_hosts or spec.force_nodes or spec.requested_destination:
         raise _refused(uuid, f"it holds something on node {nodes[0]}, and is to be built elsewhere")
-    return nodes[0]
+    return uuids[nodes[0]]
 
 
-def _nodes(placement: AcknowledgingClient, providers: list[str]) -> list[str]:
-    """Return the names of the root providers of these providers, without sharing providers."""
+def _nodes(placement: AcknowledgingClient, providers: list[str]) -> dict[str, str]:
+    """Return the root providers of these providers, without sharing providers: the uuid of each by its name."""
     held = [placement.call(GetResourceProvider(uuid=uuid)) for uuid in providers]
     roots = {one.root_provider_uuid for one in held if _SHARES not in one.traits}
-    return sorted(placement.call(GetResourceProvider(uuid=root)).name for root in roots)
+    return {placement.call(GetResourceProvider(uuid=root)).name: root for root in roots}
 
 
 def why_kept(placement: AcknowledgingClient, uuid: str) -> str | None:

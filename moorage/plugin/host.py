@@ -200,8 +200,8 @@ class Host:
         return is_one_of(self.service_host, service_hosts)
 
     def nodes_named(self, nodenames: Collection[str]) -> bool:
-        """Return whether its node has one of these names, compared without case."""
-        return is_one_of(self.nodename, nodenames)
+        """Return whether its node has one of these names or uuids, compared without case."""
+        return is_one_of(self.nodename, nodenames) or is_one_of(self.compute_node_uuid, nodenames)
 
     def _inventories(self, resource_class: str) -> Sequence[HostInventory]:
         return self.inventories.get(resource_class, ())

@@ -170,7 +170,7 @@ class HostView(ABC):
 
     @abstractmethod
     def nodes_named(self, nodenames: Collection[str]) -> BoolArray:
-        """Return a mask of the hosts with a node of one of these names, compared without case."""
+        """Return a mask of the hosts whose node has one of these names or uuids, compared without case."""
 
     def free(self, resource_class: str) -> FloatArray:
         """Return the free amount of a class; negative where an inventory is over-allocated."""

@@ -20,8 +20,13 @@ class NameIndex:
 
     @cached_property
     def by_node(self) -> Mapping[str, list[int]]:
-        """The rows of each node, by its name in lower case."""
-        return _rows_by_name(host.nodename for host in self._hosts)
+        """The rows of each node, by its name in lower case and by its uuid."""
+        rows = _rows_by_name(host.nodename for host in self._hosts)
+        for uuid, row in self.by_compute_node.items():
+            # The name may be the uuid, as of bare metal nodes.
+            if row not in (named := rows.setdefault(uuid, [])):
+                named.append(row)
+        return rows
 
     @cached_property
     def by_compute_node(self) -> Mapping[str, int]:
@@ -29,7 +34,7 @@ class NameIndex:
         return {host.compute_node_uuid: row for row, host in enumerate(self._hosts)}
 
 
-def _rows_by_name(names: Iterable[str]) -> Mapping[str, list[int]]:
+def _rows_by_name(names: Iterable[str]) -> dict[str, list[int]]:
     rows: dict[str, list[int]] = {}
     for row, name in enumerate(names):
         rows.setdefault(name.casefold(), []).append(row)

@@ -333,7 +333,7 @@ class Snapshot(HostView):
         return self._rows_named(self.names.by_host, service_hosts)
 
     def nodes_named(self, nodenames: Collection[str]) -> BoolArray:
-        """Return a mask of the hosts with a node of one of these names; case-insensitive."""
+        """Return a mask of the hosts whose node has one of these names or uuids; case-insensitive."""
         return self._rows_named(self.names.by_node, nodenames)
 
     # A copy for one request shares all columns with this snapshot.

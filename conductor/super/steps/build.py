@@ -56,7 +56,8 @@ class SelectStep(Value, frozen=True, kw_only=True):
     #: The number of alternates, as configured when the build was ordered, so that a repeated request has the same
     #: content. Null in the records of earlier versions.
     num_alternates: int | None = None
-    #: The node on which an instance has allocations already; it can be placed only there.
+    #: The compute node on which an instance has allocations already; it can be placed only there. In the records of
+    #: earlier versions it is named.
     node: Name | None = None
 
 

@@ -10,7 +10,14 @@ from support.operations.room import SPEC
 from harness.cloud import RunningCloud
 from harness.waiting import wait_until
 from moorage import ids
-from moorage.messages import BuildInstances, DeleteInstance, GetAllocations, PutAllocations, ShowInstance
+from moorage.messages import (
+    BuildInstances,
+    DeleteInstance,
+    GetAllocations,
+    PutAllocations,
+    ShowInstance,
+    UpdateResourceProvider,
+)
 from moorage.model import ConsumerAllocations, Instance, ProviderAmounts
 
 
@@ -52,6 +59,19 @@ def test_an_instance_is_built_on_the_host_of_which_its_consumer_already_holds_so
         held = cloud.client("placement").call(GetAllocations(consumer_uuid=uuid)).allocations
         assert held[node].resources["MEMORY_MB"] == SPEC.flavor.memory_mb + 512
         cloud.client("conductor").call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
+
+
+def test_an_instance_is_built_on_its_host_although_the_provider_has_another_name_than_the_node(
+    cloud: RunningCloud,
+) -> None:
+    name, node = sorted(nodes(cloud).items())[-1]
+    uuid = ids.fresh()
+    cloud.client("placement").call(UpdateResourceProvider(request_id=ids.fresh(), uuid=node, name=f"{name}.example"))
+    put(cloud, uuid, node)
+
+    built = build(cloud, uuid)
+
+    assert (built.state, built.host) == ("active", name), built.reason
 
 
 def test_the_reason_names_the_obstacle_if_the_instance_cannot_be_built_on_that_host(cloud: RunningCloud) -> None:

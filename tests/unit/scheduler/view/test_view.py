@@ -196,6 +196,9 @@ def test_hosts_and_nodes_are_found_by_name_in_any_case_and_by_cell_and_zone_lett
     snapshot = shown.snapshot()
     assert snapshot.named(["STRASSE", "nobody"]).tolist() == [True, False]
     assert snapshot.nodes_named(["a"]).tolist() == [True, False]
+    assert snapshot.nodes_named([hosts[1].compute_node_uuid]).tolist() == [False, True]
+    for found in (["a"], [hosts[1].compute_node_uuid]):
+        assert [snapshot.host(row).nodes_named(found) for row in (0, 1)] == snapshot.nodes_named(found).tolist()
     assert snapshot.in_cell(CELLS[1]).tolist() == [False, True]
     assert snapshot.in_cell("no cell").tolist() == [False, False]
     assert snapshot.in_zone("b").tolist() == [False, False]
