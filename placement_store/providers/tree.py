@@ -33,7 +33,8 @@ from placement_store.schema import (
 def update(connection: Connection, message: UpdateResourceProvider, *, may_leave_parent: bool = True) -> None:
     """Change the name or the parent of a provider; a field that is not given stays.
 
-    As in Placement, generations are not bumped: they stand for a provider's inventories, traits and aggregates.
+    As in Placement, generations are not bumped: they stand for a provider's inventories, traits and aggregates. Only a
+    new name in the tree of a host bumps the provider's, so that the host's agent reads it before its next report.
 
     :param may_leave_parent: whether a provider that has a parent may get another one, or none.
     :raises ProviderNotFound: the provider or the parent does not exist.
@@ -43,13 +44,16 @@ def update(connection: Connection, message: UpdateResourceProvider, *, may_leave
     :raises StaleRead: a concurrent transaction is changing the same trees; a new transaction may succeed.
     """
     changed: set[int] = set()
+    renamed: set[int] = set()
     if message.parent_provider_uuid is not UNSET:
         changed |= _reparent(connection, message.uuid, message.parent_provider_uuid, may_leave=may_leave_parent)
     id_ = providers.lock_at(connection, message.uuid, None)
     if message.name is not None:
-        changed |= rename(connection, {id_: message.name})
-    providers.bump_generations(connection, changed, by=0)
-    change_feed.record(connection, provider_ids=changed)
+        renamed = rename(connection, {id_: message.name})
+    read_by_agent = renamed if renamed and _is_of_host(connection, id_) else set()
+    providers.bump_generations(connection, (changed | renamed) - read_by_agent, by=0)
+    providers.bump_generations(connection, read_by_agent, by=1)
+    change_feed.record(connection, provider_ids=changed | renamed)
 
 
 def rename(connection: Connection, names: Mapping[int, str]) -> set[int]:
@@ -73,6 +77,16 @@ def rename(connection: Connection, names: Mapping[int, str]) -> set[int]:
         for id_, name in [*sorted(given_up.items()), *sorted(new.items())]:
             connection.execute(table.update().where(table.c.id == id_).values(name=name))
     return set(new)
+
+
+def _is_of_host(connection: Connection, id_: int) -> bool:
+    """Return whether a provider is in the tree of a registered host."""
+    # SELECT h.id FROM hosts h JOIN resource_providers r ON r.uuid = h.compute_node_uuid
+    #   JOIN resource_providers p ON p.root_provider_id = r.id WHERE p.id = ...
+    table, root = resource_providers, resource_providers.alias()
+    query = select(hosts.c.id).join_from(hosts, root, root.c.uuid == hosts.c.compute_node_uuid)
+    query = query.join(table, table.c.root_provider_id == root.c.id).where(table.c.id == id_)
+    return connection.execute(query).first() is not None
 
 
 def _reparent(connection: Connection, uuid: str, parent_uuid: str | None, *, may_leave: bool) -> set[int]:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from support.placement_store.builders import Store
 from support.placement_store.move_builders import Moving
 
@@ -16,7 +17,7 @@ from moorage.messages import (
     ListResourceProviders,
     UpdateResourceProvider,
 )
-from moorage.model import ResourceProvider
+from moorage.model import Inventory, ProviderReport, ResourceProvider
 from placement_store.providers import create as new_providers
 from placement_store.providers import rows as providers
 from placement_store.providers.create import NewProvider
@@ -125,6 +126,29 @@ def test_a_rename_bumps_the_seq_and_not_the_generation(store: Store, tree: dict[
 
     assert (renamed.name, renamed.generation, renamed.parent_provider_uuid) == ("accelerator", 1, tree["numa0"])
     assert (store.seq(tree["gpu"]), store.changes()) == (before + 1, changes + 1)
+
+
+def test_a_rename_in_the_tree_of_a_host_is_not_undone_by_a_report_of_its_former_state(
+    store: Store, tree: dict[str, str]
+) -> None:
+    store.register_host(tree["host"])
+    for name in ("host", "gpu"):
+        read = store.get(tree[name])
+        report = ProviderReport(
+            uuid=read.uuid,
+            name=read.name,
+            parent_provider_uuid=read.parent_provider_uuid,
+            inventories={"VCPU": Inventory(total=8)},
+            generation=read.generation,
+        )
+
+        update(store, tree[name], name=f"{name}.example")
+
+        with pytest.raises(errors.ProviderGenerationConflict):
+            store.report(report)
+        present = store.get(tree[name])
+        store.report(structs.replace(report, name=present.name, generation=present.generation))
+        assert store.get(tree[name]).name == f"{name}.example"
 
 
 def test_an_update_without_a_change_writes_nothing(store: Store, tree: dict[str, str]) -> None:
