@@ -76,6 +76,9 @@ def _refuse_idle_descriptions(extended: ExtendedTree, found: MovedAmounts) -> No
 def inventories_after(extended: ExtendedTree, found: MovedAmounts) -> dict[Pair, Inventory | None]:
     """Return the inventories that change, as they will be; null for one that will be empty.
 
+    What is reserved and cannot stay in the source goes to existing providers, as far as the request does not set what
+    is reserved there: it cannot describe a root, and an agent describes only new providers.
+
     :raises InvalidInventory: an inventory would be impossible, or less would be reserved in total than now.
     """
     changed: dict[Pair, Inventory | None] = {}
@@ -89,6 +92,7 @@ def inventories_after(extended: ExtendedTree, found: MovedAmounts) -> dict[Pair,
         elif row is not None:
             # The reserved amount stays in the source, up to its new total.
             changed[pair] = msgspec.structs.replace(row.described, total=total, reserved=min(row.reserved, total))
+    _move_reservations(extended, found, changed)
     for pair, inventory in changed.items():
         if inventory is not None:
             _refuse_impossible(pair, inventory)
@@ -135,20 +139,35 @@ def _refuse_impossible(pair: Pair, inventory: Inventory) -> None:
         raise _invalid(pair, "no amount keeps its min_unit, max_unit and step_size")
 
 
+def _move_reservations(extended: ExtendedTree, found: MovedAmounts, changed: dict[Pair, Inventory | None]) -> None:
+    lost = {name: sum(amounts.values()) for name, amounts in _lost_reservations(extended, changed).items()}
+    for pair in found.arriving:
+        inventory, fields = changed[pair], extended.fields.get(pair)
+        if inventory is None or pair[0] not in extended.tree.providers or (fields and fields.reserved is not None):
+            continue
+        more = max(0, min(lost[pair[1]], inventory.total - inventory.reserved))
+        changed[pair] = msgspec.structs.replace(inventory, reserved=inventory.reserved + more)
+        lost[pair[1]] -= more
+
+
 def _refuse_lost_reservations(extended: ExtendedTree, changed: Mapping[Pair, Inventory | None]) -> None:
     """Refuse a reshape after which less of a class is reserved than before: the reservations are still needed."""
-    lost: Counter[str] = Counter()
-    first: dict[str, Pair] = {}
-    for pair, inventory in changed.items():
-        row = extended.tree.inventories.get(pair)
-        lost[pair[1]] += (row.reserved if row else 0) - (inventory.reserved if inventory else 0)
-        if row and row.reserved > (inventory.reserved if inventory else 0):
-            first.setdefault(pair[1], pair)
-    for name, amount in lost.items():
-        if amount > 0:
+    for name, amounts in _lost_reservations(extended, changed).items():
+        if (amount := sum(amounts.values())) > 0:
+            first = next(uuid for uuid, of_it in amounts.items() if of_it > 0)
             raise _invalid(
-                first[name], f"{amount} of it are reserved, and must be where it is moved: say `reserved` there"
+                (first, name), f"{amount} of it are reserved, and must be where it is moved: say `reserved` there"
             )
+
+
+def _lost_reservations(extended: ExtendedTree, changed: Mapping[Pair, Inventory | None]) -> dict[str, dict[str, int]]:
+    """Return by how much less is reserved, by class and provider; negative where more is reserved."""
+    lost: dict[str, dict[str, int]] = {}
+    for (uuid, name), inventory in changed.items():
+        row = extended.tree.inventories.get((uuid, name))
+        reserved = inventory.reserved if inventory else 0
+        lost.setdefault(name, {})[uuid] = (row.reserved if row else 0) - reserved
+    return lost
 
 
 def _invalid(pair: Pair, reason: str) -> errors.InvalidInventory:

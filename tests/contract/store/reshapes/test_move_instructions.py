@@ -363,6 +363,45 @@ def test_a_move_that_would_lose_a_reserved_amount_is_refused(
     assert inventory(store, "gpu", "VGPU").reserved == reserved
 
 
+def test_a_reserved_amount_that_cannot_stay_goes_to_existing_providers(store: Store, reshaping: Reshaping) -> None:
+    node = store.provider("node", VCPU=8)
+    for name, total, reserved in (("gpu0", 4, 3), ("gpu1", 2, 1)):
+        store.provider(name, parent=node, VGPU=Inventory(total=total, reserved=reserved))
+    store.provider("gpu2", parent=node, VGPU=Inventory(total=4, reserved=3))
+    holding = ids.fresh()
+    store.put(holding, {store.uuid_of("gpu0"): {"VGPU": 1}})
+
+    # The first target has room for one more; the root has no such inventory yet.
+    reshaping.move(("gpu1", {"VGPU": 2}, "gpu2"), ("gpu0", {"VGPU": 2}, "gpu2"), ("gpu0", {"VGPU": 2}, node))
+
+    assert (inventory(store, "gpu2", "VGPU").total, inventory(store, "gpu2", "VGPU").reserved) == (8, 7)
+    assert (inventory(store, "node", "VGPU").total, inventory(store, "node", "VGPU").reserved) == (2, 0)
+    assert store.is_sound()
+
+
+def test_the_reserved_amounts_of_children_go_to_the_root_that_gets_their_inventories(
+    store: Store, reshaping: Reshaping
+) -> None:
+    node = store.provider("node", VCPU=8)
+    for name in ("gpu0", "gpu1"):
+        store.provider(name, parent=node, VGPU=Inventory(total=4, reserved=1))
+
+    reshaping.move(("gpu0", {"VGPU": 4}, node), ("gpu1", {"VGPU": 4}, node))
+
+    assert inventory(store, "node", "VGPU").reserved == 2
+
+
+def test_a_reserved_amount_goes_to_no_existing_provider_for_which_the_request_sets_it(
+    store: Store, reshaping: Reshaping
+) -> None:
+    node = store.provider("node", VGPU=Inventory(total=4, reserved=3))
+    store.provider("gpu", parent=node)
+    for reserved in (0, 2):
+        described = child("gpu", node, {"VGPU": {"reserved": reserved}})
+        with pytest.raises(errors.InvalidInventory, match=f"{3 - reserved} of it are reserved"):
+            reshaping.move((node, {"VGPU": 4}, "gpu"), providers=(described,))
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
