@@ -214,7 +214,8 @@ hosts = Table(
     Column("agent", name_type(), nullable=False),
     Column("availability_zone", name_type(), nullable=False),
     Column("attributes", document_type(), nullable=False),
-    # The number that the cell has given to this description; 0 from a conductor of an older release.
+    # The number that the cell has given to this description; 0 from a conductor of an older release; -1 if it is from a
+    # backup: the cell must describe the host again.
     Column("description_number", Integer, nullable=False, default=0, server_default="0"),
     # The result of the last sweep, which compares the heartbeat with the database's clock.
     Column("up", Boolean, nullable=False),

@@ -118,10 +118,12 @@ def begin_history(connection: Connection) -> None:
 
     All generations, each ``seq`` and the feed's number are raised beyond those of the lost history. Otherwise the store
     would assign generations again that stale writers rely on, and a ``seq`` that a scheduler has read of another row.
-    The new row of the feed, which names no provider and no host, makes running schedulers read everything again.
+    The new row of the feed, which names no provider and no host, makes running schedulers read everything again. All
+    hosts count as undescribed, because agents send only descriptions that have changed.
     """
     for table, names in _NUMBERS:
         connection.execute(table.update().values({name: table.c[name] + _LEAP for name in names}))
+    connection.execute(hosts.update().values(description_number=-1))
     row = {"id": newest(connection) + _LEAP, "resource_provider_id": None, "host_id": None}
     bulk.insert(connection, changes, [row], stamps=["created_at"])
 

@@ -54,8 +54,8 @@ _NO_FLAGS: Mapping[str, Any] = {"disabled": False, "disabled_reason": None, "for
 def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
     """Write a cell's report. A report without changes writes only heartbeats.
 
-    :return: the unknown hosts, which the cell must describe, and the numbers of registered descriptions that are newer
-        than those of the report.
+    :return: the hosts that are unknown or whose description is from a backup, which the cell must describe, and the
+        numbers of registered descriptions that are newer than those of the report.
     :raises CellNotFound: the cell does not exist.
     :raises InvalidRequest: there is not exactly one description number for each description.
     :raises StaleRead: the provider of a new host was created or deleted concurrently; a new transaction may succeed.
@@ -135,7 +135,7 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
         elif 0 < number < host.description_number + (host.nodename != report.nodename):
             newer.append(NumberedDescription(service_host=name[0], nodename=name[1], number=host.description_number))
         elif not host.is_described_by(report):
-            changed[host.id] = report, number or host.description_number
+            changed[host.id] = report, number or max(host.description_number, 0)
             if host.nodename != report.nodename:
                 LOG.info("Node %s of host %s is named %s now", host.nodename, host.service_host, report.nodename)
         elif number > host.description_number:
@@ -271,7 +271,7 @@ def _encoded(attributes: dict[str, Any]) -> bytes:
 
 
 def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) -> list[str]:
-    """Write heartbeats; return the names of hosts without a row."""
+    """Write heartbeats; return the names of hosts without a description."""
     here = hosts.c.cell_uuid == cell_uuid
     names = select(hosts.c.service_host).where(here)
     known = frozenset(connection.scalars(names))
@@ -282,5 +282,6 @@ def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) ->
     down = connection.execute(select(hosts.c.id, hosts.c.service_host).where(here, ~hosts.c.up))
     recovered = [row.id for row in down if row.service_host in alive]
     update(connection, recovered, {"up": True})
-    # Read again: the update may have waited for the deletion of a host, which then has no row any more.
-    return sorted(alive.difference(connection.scalars(names)))
+    # Read again: the update may have waited for the deletion of a host, which then has no row any more. One described
+    # node is enough, because a node that its host no longer has is never described again.
+    return sorted(alive.difference(connection.scalars(names.where(hosts.c.description_number >= 0))))

@@ -5,11 +5,20 @@ from typing import Any
 import pytest
 from sqlalchemy import Column, select
 from support.databases.store_copy import copied, put_back
-from support.scheduler.rig import OneScheduler, Rig, node_uuid
+from support.scheduler.builders import CELLS
+from support.scheduler.rig import OneScheduler, Rig, node_uuid, report
 
 from moorage import ids
-from moorage.messages import CreateResourceProvider, EnsureResourceClass, GetResourceProvider, SetInventories
-from moorage.model import Inventory
+from moorage.messages import (
+    CreateResourceProvider,
+    EnsureResourceClass,
+    GetResourceProvider,
+    HostsRegistered,
+    ListHosts,
+    ReportHosts,
+    SetInventories,
+)
+from moorage.model import HostReport, Inventory
 from placement_store.db import change_feed
 from placement_store.schema import changes, consumers, hosts, resource_providers
 
@@ -138,6 +147,35 @@ def _give(rig: Rig, name: str) -> None:
             generation=provider.generation,
             inventories={**provider.inventories, name: Inventory(total=5)},
         )
+    )
+
+
+def test_hosts_of_a_restored_store_are_unknown_until_they_are_described(rig: Rig) -> None:
+    names = ("host0", "host1", "host2")
+    moved, vanished = report(1, availability_zone="moved"), report(5, service_host="host1")
+    rig.report([vanished], names)
+    copy = copied(rig.database)
+    described(rig, moved, number=7)
+    put_back(rig.database, copy)
+    rig.database.write(change_feed.begin_history)
+
+    assert rig.report([], names).unknown == names
+    assert rig.report([], names).unknown == names
+
+    # The number of the backup, a smaller one, or none as from an older release.
+    assert described(rig, moved, number=1).newer == ()
+    rig.report([report(2, availability_zone="moved")])
+    assert rig.report([], names).unknown == ("host0",)
+    zones = {host.nodename: host.availability_zone for host in rig.registry.list_hosts(ListHosts())}
+    assert (zones["host1"], zones["host2"]) == ("moved", "moved")
+    described(rig, report(0), number=3)
+    assert rig.report([], names).unknown == ()
+    assert described(rig, report(0), number=2).newer[0].number == 3
+
+
+def described(rig: Rig, host: HostReport, number: int) -> HostsRegistered:
+    return rig.registry.report_hosts(
+        ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], hosts=(host,), numbers=(number,))
     )
 
 
