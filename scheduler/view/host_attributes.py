@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -235,8 +236,5 @@ def _key(value: Any) -> Hashable:
     """Return a hashable key that is equal for equal JSON values; 1, 1.0 and true are different."""
     if isinstance(value, str | int | float | frozenset | None):
         return type(value), value
-    if isinstance(value, Mapping):
-        return dict, tuple(sorted((name, _key(each)) for name, each in value.items()))
-    if isinstance(value, list | tuple):
-        return list, tuple(map(_key, value))
-    return type(value), value
+    # As text: documents may have thousands of parts, and a tuple of all of them would take seconds for all hosts.
+    return msgspec.json.encode(value, order="sorted")

@@ -3,6 +3,7 @@
 The view is followed step by step and compared with one that was read at once.
 """
 
+import cProfile
 from collections.abc import Iterable
 from typing import Any
 
@@ -119,6 +120,24 @@ def test_a_bad_value_that_no_host_has_any_more_is_no_error() -> None:
         shown.snapshot().number("load")
     shown.update(hosts=[host_row(0, attributes={"load": 7})])
     assert shown.snapshot().number("load").tolist() == [7.0, 1.0, 2.0, 3.0]
+
+
+def test_large_values_cost_no_step_for_each_of_their_parts() -> None:
+    hosts = [
+        host_row(number, attributes={"cpus": {"siblings": [[n, n + 1] for n in range(100)]}}) for number in range(9)
+    ]
+    column, profile = host_cache(hosts).snapshot().host_attributes.attribute, cProfile.Profile()
+
+    values = profile.runcall(column, "cpus").values
+
+    assert values == [hosts[0].attributes["cpus"]]
+    assert sum(entry.callcount for entry in profile.getstats()) < 9 * 100
+
+
+def test_values_are_equal_in_any_order_of_their_names_and_different_by_the_type_of_a_number() -> None:
+    values = [{"a": 1, "b": [{"c": 2, "d": 3}]}, {"b": [{"d": 3, "c": 2}], "a": 1}, {"a": 1.0}, {"a": True}, {"a": "1"}]
+
+    assert [repr(value) for value in DictionaryColumn(values).values] == [repr(values[n]) for n in (0, 2, 3, 4)]
 
 
 def test_only_new_values_are_computed() -> None:
