@@ -11,7 +11,6 @@ from oslo_config import cfg
 from sqlalchemy import (
     URL,
     Connection,
-    DateTime,
     TableClause,
     column,
     create_engine,
@@ -25,16 +24,18 @@ from sqlalchemy import (
 from moorage import errors
 from moorage.messages.wire import decode
 from moorage.model import Inventory
-from moorage.model.basis import Amount, ConsumerType, Name, NewName, ResourceClassName, TraitName, Uuid
+from moorage.model.basis import Amount, ConsumerType, Generation, Name, NewName, ResourceClassName, TraitName, Uuid
 from placement_store.importing.content import Content, ImportedConsumer, ImportedProvider, Times
+from placement_store.providers.inventories import fault_of
 
 #: The most faults of a source that are shown.
 _SHOWN = 10
+#: An unknown time, as MySQL and MariaDB outside their strict modes store a missing or wrong one.
+_NO_TIME = "0000-00-00 00:00:00"
 
 
 def _table(name: str, columns: str) -> TableClause:
-    times = ("created_at", "updated_at")
-    return table(name, *(column(one, DateTime) if one in times else column(one) for one in columns.split()))
+    return table(name, *map(column, columns.split()))
 
 
 # Placement's tables since its release 6.0 (Xena), with the columns that are read.
@@ -188,8 +189,8 @@ class _Reading:
                 self._fault(f"{where} has a parent that does not exist")
             else:
                 name = self._checked(NewName, row.name, f"the name of {where}")
-                found[row.uuid] = ImportedProvider(name, row.generation or 0, parent, root)
-                times[row.uuid] = _times(row)
+                found[row.uuid] = ImportedProvider(name, self._generation(row, where), parent, root)
+                times[row.uuid] = self._times(row, where)
         self._check_trees(found)
         self._check_unique(Counter(one.name for one in found.values()), "resource providers named")
         return found, times
@@ -208,9 +209,10 @@ class _Reading:
         for row in self._rows(_INVENTORIES):
             if key := self._pair(row, "resource_class_id", self._names.classes, "an inventory"):
                 amounts = {name: getattr(row, name) for name in Inventory.__struct_fields__}
-                found[key] = self._checked(
-                    Inventory, amounts, f"the inventory of {key[1]} of resource provider {key[0]}"
-                )
+                what = f"the inventory of {key[1]} of resource provider {key[0]}"
+                found[key] = inventory = self._checked(Inventory, amounts, what)
+                if isinstance(inventory, Inventory) and (reason := fault_of(inventory)) is not None:
+                    self._fault(f"{what} is invalid: {reason}")
         return found
 
     def _links(self, of: TableClause, to: str, names: Mapping[int, str]) -> dict[tuple[str, str], None]:
@@ -246,12 +248,16 @@ class _Reading:
             if row.uuid not in holding:
                 continue
             self._checked(Uuid, row.uuid, "the uuid of a consumer")
+            where = f"consumer {row.uuid}"
             project, user = projects.get(row.project_id), users.get(row.user_id)
+            kind = types.get(row.consumer_type_id)
+            if kind is None and row.consumer_type_id is not None:
+                self._fault(f"{where} has a consumer type that does not exist")
             if project is None or user is None:
-                self._fault(f"consumer {row.uuid} has a project or a user that does not exist")
+                self._fault(f"{where} has a project or a user that does not exist")
                 continue
-            found[row.uuid] = ImportedConsumer(types.get(row.consumer_type_id), project, user, row.generation or 0)
-            times[row.uuid] = _times(row)
+            found[row.uuid] = ImportedConsumer(kind, project, user, self._generation(row, where))
+            times[row.uuid] = self._times(row, where)
         for uuid in sorted(holding - found.keys()):
             self._fault(f"consumer {uuid} has no row: run `placement-manage db online_data_migrations`")
         return found, times
@@ -288,6 +294,28 @@ class _Reading:
             self._fault(f"{what} is {value!r}: {fault.reason} ({fault.path})")
             return value
 
+    def _generation(self, row: Any, where: str) -> int:
+        generation: int = self._checked(Generation, row.generation or 0, f"the generation of {where}")
+        return generation
+
+    def _times(self, row: Any, where: str) -> Times:
+        """Return the times of a row; ``updated_at`` is null until the first update."""
+        created = self._seconds(row.created_at, where)
+        return Times(created, self._seconds(row.updated_at, where) or created)
+
+    def _seconds(self, moment: datetime | str | None, where: str) -> float:
+        """Return a time, which Placement writes in UTC, in seconds since 1970; an unknown one is 0.
+
+        SQLite returns texts, and PyMySQL does so for what is no time.
+        """
+        if moment is None or str(moment).startswith(_NO_TIME):
+            return 0.0
+        try:
+            return datetime.fromisoformat(str(moment)).replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            self._fault(f"{where} has the time {moment!r}, which does not exist")
+            return 0.0
+
     def _check_unique(self, counted: Mapping[str, int], what: str) -> None:
         for value, number in counted.items():
             if number > 1:
@@ -300,13 +328,3 @@ class _Reading:
     def _kept(names: Mapping[int, str], in_use: set[str]) -> set[str]:
         """Return the names to import: the custom ones, and those in use."""
         return {name for name in names.values() if os_resource_classes.is_custom(name)} | in_use
-
-
-def _times(row: Any) -> Times:
-    """Return the times of a row, which Placement writes in UTC; ``updated_at`` is null until the first update."""
-    created = _seconds(row.created_at)
-    return Times(created, created if row.updated_at is None else _seconds(row.updated_at))
-
-
-def _seconds(moment: datetime | None) -> float:
-    return 0.0 if moment is None else moment.replace(tzinfo=UTC).timestamp()

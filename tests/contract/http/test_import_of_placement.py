@@ -185,7 +185,8 @@ def test_an_import_disables_the_idle_transaction_timeout(
     assert limits == [0]
 
 
-def test_a_source_on_mariadb_is_read_like_one_on_sqlite(placement: Server, mariadb_url: str) -> None:
+def copy_into(mariadb_url: str, placement: Server, *then: str) -> None:
+    """Copy Placement's database to MariaDB, and run further statements there without its strict mode."""
     copy = create_engine(mariadb_url)
     placement._tables.create_all(copy)
     with placement._engine.connect() as original, copy.begin() as connection:
@@ -193,8 +194,25 @@ def test_a_source_on_mariadb_is_read_like_one_on_sqlite(placement: Server, maria
         for table in placement._tables.sorted_tables:
             if rows := [row._asdict() for row in original.execute(table.select())]:
                 connection.execute(table.insert(), rows)
+        for statement in then:
+            connection.exec_driver_sql(statement)
     copy.dispose()
+
+
+def test_a_source_on_mariadb_is_read_like_one_on_sqlite(placement: Server, mariadb_url: str) -> None:
+    copy_into(mariadb_url, placement)
     assert source.read(make_url(mariadb_url)) == source.read(make_url(url_of(placement)))
+
+
+#: What MariaDB stores for a missing time outside its strict mode.
+ZERO_TIMES = "UPDATE {} SET created_at = '0000-00-00 00:00:00', updated_at = '0000-00-00 00:00:00'"
+
+
+def test_zero_times_on_mariadb_are_read_as_unknown_ones(placement: Server, mariadb_url: str) -> None:
+    copy_into(mariadb_url, placement, *map(ZERO_TIMES.format, ("resource_providers", "consumers")))
+    read = source.read(make_url(mariadb_url))
+    assert read == source.read(make_url(url_of(placement)))
+    assert set(read.times.values()) == {(0.0, 0.0)}
 
 
 # --- Refused imports --------------------------------------------------------------------------------------------------
@@ -207,9 +225,13 @@ FAULTS = {
     "UPDATE resource_providers SET root_provider_id = 6 WHERE id = 2": "is not in the tree of its root",
     "UPDATE resource_providers SET name = 'blank ' WHERE id = 2": "the name of resource provider",
     "UPDATE resource_providers SET uuid = 'A' WHERE id = 2": "uuid of resource_providers is 'A'",
+    "UPDATE resource_providers SET generation = -1 WHERE id = 2": "the generation of resource provider",
+    "UPDATE resource_providers SET created_at = '2026-00-01 00:00:00' WHERE id = 2": "has the time '2026-00-01",
     "UPDATE resource_classes SET name = 'NEW' WHERE name = 'CUSTOM_GOLD'": "resource class NEW is not known here",
     "UPDATE inventories SET total = 0 WHERE id = 1": "the inventory of",
     "UPDATE inventories SET allocation_ratio = 0 WHERE id = 1": "($.allocation_ratio)",
+    "UPDATE inventories SET allocation_ratio = 9e999 WHERE id = 1": "allocation_ratio is too large",
+    "UPDATE inventories SET reserved = total + 1 WHERE id = 1": "more is reserved than there is",
     "DELETE FROM inventories WHERE resource_class_id = 0": "which has none",
     "INSERT INTO inventories SELECT 9999, 999999, 0, 1, 0, 1, 1, 1, 1.0, NULL, NULL": "an inventory has",
     "UPDATE allocations SET used = 0 WHERE id = 1": "the amount of an allocation",
@@ -217,6 +239,9 @@ FAULTS = {
     "UPDATE allocations SET (resource_class_id, resource_provider_id) = "
     "(SELECT resource_class_id, resource_provider_id FROM allocations WHERE id = 2) WHERE id = 1": "two allocations",
     "DELETE FROM consumers WHERE id = 1": "has no row: run `placement-manage db online_data_migrations`",
+    "UPDATE consumers SET generation = -1 WHERE id = 1": "the generation of consumer",
+    "UPDATE consumers SET updated_at = 'soon' WHERE id = 1": "has the time 'soon'",
+    "UPDATE consumers SET consumer_type_id = 999999 WHERE id = 1": "has a consumer type that does not exist",
     "DELETE FROM projects": "has a project or a user that does not exist",
     "DROP TABLE consumer_types": "it has no table consumer_types",
     "ALTER TABLE consumers RENAME COLUMN generation TO former": "cannot be read",
@@ -269,6 +294,15 @@ def test_ids_of_projects_and_users_may_end_with_a_blank_as_over_http_and_rpc(
         reply = server.ask(method, path, "1.28", json.dumps(sent).encode(), {})
         assert reply.status_int in (200, 204), reply.text
     assert gets(server, f"/allocations/{consumer}")[1][column] == "another "
+
+
+def test_zero_times_are_imported_as_unknown_ones(copied: Path, sqlite_target: Target) -> None:
+    with closing(sqlite3.connect(copied)) as changed:
+        changed.execute(ZERO_TIMES.format("resource_providers") + " WHERE id = 2")
+        changed.commit()
+    assert imported(sqlite_target, f"sqlite:///{copied}") == 0
+    times = [row[-2:] for row in sqlite_target.rows()["resource_providers"]]
+    assert times.count((0.0, 0.0)) == 1
 
 
 @pytest.mark.parametrize(("statement", "reason"), FAULTS.items(), ids=FAULTS.values())
