@@ -182,7 +182,30 @@ def _missing(
         covered = min(amount, moved[roots[provider_id], number])
         pools[provider_id, number] -= covered
         moved[roots[provider_id], number] -= covered
-    return pools + _spread(connection, +lacking, claimed - there, tree_ids, spare)
+    found = _spread(connection, +lacking, claimed - there, tree_ids, spare)
+    return found + _spread_over_pools(connection, +pools, roots, spare)
+
+
+def _spread_over_pools(
+    connection: Connection, lacking: Counter[Pair], roots: Mapping[int, int], spare: Counter[Pair]
+) -> Counter[Pair]:
+    """Distribute amounts of pools over the pools' own trees, to which a reshape may have moved their inventories.
+
+    A pool below another provider keeps its amounts as long as it has the class: its tree may be that of a host.
+    """
+    present = providers.inventories_of(connection, {pool_id for pool_id, _ in lacking})
+    found: Counter[Pair] = Counter()
+    by_root: dict[int, Counter[Pair]] = {}
+    for (pool_id, number), amount in lacking.items():
+        is_kept = pool_id != roots[pool_id] and number in present.get(pool_id, {})
+        place = found if is_kept else by_root.setdefault(roots[pool_id], Counter())
+        place[pool_id, number] = amount
+    for root_id, claimed in sorted(by_root.items()):
+        by_class: Counter[int] = Counter()
+        for (_, number), amount in claimed.items():
+            by_class[number] += amount
+        found += _spread(connection, by_class, claimed, providers.tree_ids(connection, [root_id]), spare)
+    return found
 
 
 def _spread(

@@ -1,5 +1,7 @@
 """Test swaps, moves, releases and heals of claims whose amounts a reshape has moved: nothing is left behind or lost."""
 
+from collections.abc import Mapping
+
 import pytest
 from support.placement_store.builders import Store, request
 from support.placement_store.move_builders import Moving, disk
@@ -265,11 +267,56 @@ def test_a_heal_adds_only_what_is_lacking_after_a_reshape_of_a_pool(
         providers=(child("part", pool),),
         dealt=(dealt(uuid, pool, "part", DISK_GB=50),),
     ).created
-    hold = RecordedHold(
+    hold = recorded(uuid, claim_id, attempt, claimed, pool)
+
+    heal(store, hold, claim_id)
+    assert store.held(uuid) == {node: CLAIMED, **disk(part, 50)}
+
+    # Another client takes 20 away: only these are lacking.
+    store.put(uuid, {node: CLAIMED, **disk(part, 30)}, store.consumer(uuid).generation)
+    heal(store, hold, claim_id)
+    assert store.held(uuid) == {node: CLAIMED, **disk(part, 30), **disk(pool, 20)}
+    assert store.is_sound()
+
+
+@pytest.mark.backends("sqlite", "mariadb")
+@pytest.mark.parametrize("parent", ["pool", "host"])
+def test_a_lost_consumer_is_healed_where_a_reshape_has_moved_the_whole_inventories(
+    store: Store, reshaping: Reshaping, node: str, after: str, parent: str
+) -> None:
+    pool = store.provider("shared", parent=None if parent == "pool" else after, DISK_GB=100)
+    gpu, part = move_out(reshaping, store), reshape_pool(reshaping, pool, None if parent == "pool" else after)
+    uuid, claim_id = ids.fresh(), ids.fresh()
+    hold = recorded(uuid, claim_id, ids.fresh(), {node: CLAIMED, **disk(pool, 50)}, pool)
+
+    heal(store, hold)
+
+    assert store.held(uuid) == {node: {"VCPU": 2}, gpu: {"VGPU": 1}, **disk(part, 50)}
+    assert store.consumer(uuid).claim_id == claim_id
+    assert store.is_sound()
+
+
+@pytest.mark.backends("sqlite", "mariadb")
+def test_a_heal_takes_no_disk_of_a_host_for_a_full_pool_below_it(store: Store, node: str) -> None:
+    host = store.provider("host", DISK_GB=100)
+    pool = store.provider("shared", parent=host, DISK_GB=100)
+    store.put(ids.fresh(), {pool: {"DISK_GB": 60}}, None)
+    uuid, claim_id = ids.fresh(), ids.fresh()
+    hold = recorded(uuid, claim_id, ids.fresh(), {node: CLAIMED, **disk(pool, 50)}, pool)
+    with pytest.raises(errors.CapacityExceeded):
+        heal(store, hold)
+    assert store.used(host) == {"DISK_GB": 0}
+
+
+def recorded(
+    uuid: str, claim_id: str, attempt: str, claimed: Mapping[str, Mapping[str, int]], pool: str
+) -> RecordedHold:
+    """Return the record of a claim whose first provider is its host."""
+    return RecordedHold(
         consumer_uuid=uuid,
         consumer_type="INSTANCE",
         claim_id=claim_id,
-        root_provider_uuid=node,
+        root_provider_uuid=next(iter(claimed)),
         accepted_by=attempt,
         accepted_host="source",
         allocations=request(claimed).allocations,
@@ -279,15 +326,9 @@ def test_a_heal_adds_only_what_is_lacking_after_a_reshape_of_a_pool(
         owner="conductor",
     )
 
-    def heal() -> None:
-        seen = SeenConsumer(generation=store.consumer(uuid).generation, claim_id=claim_id)
-        store.dispatcher.call(HealConsumers(request_id=ids.fresh(), holds=(hold,), seen={uuid: seen}))
 
-    heal()
-    assert store.held(uuid) == {node: CLAIMED, **disk(part, 50)}
-
-    # Another client takes 20 away: only these are lacking.
-    store.put(uuid, {node: CLAIMED, **disk(part, 30)}, store.consumer(uuid).generation)
-    heal()
-    assert store.held(uuid) == {node: CLAIMED, **disk(part, 30), **disk(pool, 20)}
-    assert store.is_sound()
+def heal(store: Store, hold: RecordedHold, claim_id: str | None = None) -> None:
+    """Heal a consumer, which has a claim or is lost."""
+    uuid = hold.consumer_uuid
+    seen = SeenConsumer(generation=None if claim_id is None else store.consumer(uuid).generation, claim_id=claim_id)
+    store.dispatcher.call(HealConsumers(request_id=ids.fresh(), holds=(hold,), seen={uuid: seen}))
