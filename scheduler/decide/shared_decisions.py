@@ -5,6 +5,7 @@ one transaction. A request that cannot be decided in this way, for any reason, i
 alone, in its own thread and with an answer or an error of its own; the other requests of the batch continue.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -192,16 +193,35 @@ class SharedDecisions:
                 with context.bound(deadline=patience) as claiming:
                     deadline = claiming.deadline
                     self._claim(planned)
-        except (errors.StoreUnavailable, errors.Overloaded):
+        except (errors.StoreUnavailable, errors.Overloaded) as fault:
             # All requests get this error: alone, they would wait for the database one after another. But if the
             # deadline of the batch is over, it has ended the wait of all, and the requests may have time left.
             if deadline is None or time.monotonic() < deadline:
                 raise
+            if isinstance(fault, errors.StoreUnavailable):
+                self._try_store(batch)
         except errors.MoorageError:
             pass  # each request without an answer is decided alone, and gets its own error
         for item in batch:
             if not item.is_done:
                 item.succeed(None)
+
+    def _try_store(self, batch: Sequence[Item]) -> None:
+        """Decide alone the request that has the most time left, to find out whether the store is still unavailable.
+
+        If the database is silent, the other requests then do not wait for it as well. If only its old connections are,
+        all of them can be decided.
+
+        :raises StoreUnavailable: it is still unavailable.
+        """
+        patient = max((item for item in batch if not item.is_done), key=lambda item: item.context.deadline or math.inf)
+        patient.do(self._alone)
+        try:
+            patient.outcome()
+        except errors.StoreUnavailable:
+            raise
+        except Exception:  # noqa: BLE001, S110 - it is the answer to this request alone
+            pass
 
     # --- Planning -----------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Test that claims of concurrent decisions share a transaction, and that each request gets its own answer."""
 
 import itertools
+import math
 import threading
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from sqlalchemy import event, func, select
+from sqlalchemy import event, exc, func, select
 from support.scheduler.builders import funnel
 from support.scheduler.builders import select as asked
 from support.scheduler.rig import OneScheduler, Rig, node_uuid
@@ -91,9 +92,9 @@ def at_once(
     return [first, *others]
 
 
-def outcome(future: Future[Answers]) -> str:
+def outcome(request: Future[Answers] | Request) -> str:
     try:
-        future.result(30)
+        request.outcome() if isinstance(request, BatchItem) else request.result(30)
     except errors.MoorageError as refusal:
         return type(refusal).__name__
     return "claimed"
@@ -394,3 +395,60 @@ def test_equal_request_specs_of_one_message_are_checked_once_and_invalid_ones_on
     held = {2: 4, 4: 2}
     amounts = select(allocations.c.used).where(allocations.c.resource_class_id == 0)
     assert Counter(rig.database.read(lambda connection: connection.scalars(amounts).all())) == held
+
+
+# --- A silent database ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def silent(scheduler: OneScheduler, monkeypatch: pytest.MonkeyPatch, times: float = math.inf) -> Iterator[list[str]]:
+    """Let the database be silent in transactions that claim, for longer than a batch has, and note these transactions.
+
+    :param times: after so many transactions it answers again.
+    """
+    monkeypatch.setattr("scheduler.decide.shared_decisions.PATIENCE", 0.1)
+    begun: list[str] = []
+
+    def wait(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("INSERT INTO requests") and len(begun) < times:
+            begun.append(statement)
+            time.sleep(0.2)
+            raise exc.OperationalError(statement, None, Exception("timed out"), connection_invalidated=True)
+
+    event.listen(scheduler.database.engine, "after_cursor_execute", wait)
+    try:
+        yield begun
+    finally:
+        event.remove(scheduler.database.engine, "after_cursor_execute", wait)
+
+
+def decided(scheduler: OneScheduler, messages: Sequence[SelectDestinations]) -> list[str]:
+    """Decide requests that came in one message; return their outcomes."""
+    calls = [Request(message) for message in messages]
+    for call, decide in zip(calls, scheduler.endpoint.select_many(calls), strict=True):
+        if decide is not None:
+            decide_alone(call, decide)
+    return [outcome(call) for call in calls]
+
+
+def test_requests_of_a_batch_do_not_wait_for_a_silent_database_one_after_another(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.add_hosts(range(3))
+    scheduler = rig.scheduler()
+    with silent(scheduler, monkeypatch) as begun:
+        assert decided(scheduler, named(8)) == ["StoreUnavailable"] * 8
+    # That of the batch, and three tries of the first request alone.
+    assert len(begun) == 4
+    # Repeated with their ids, they are claimed once.
+    assert decided(scheduler, named(8)) == ["claimed"] * 8
+    assert decided(scheduler, named(8)) == ["claimed"] * 8
+
+
+def test_requests_of_a_batch_are_decided_if_only_its_connection_was_silent(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.add_hosts(range(3))
+    scheduler = rig.scheduler()
+    with silent(scheduler, monkeypatch, times=1):
+        assert decided(scheduler, named(8)) == ["claimed"] * 8
