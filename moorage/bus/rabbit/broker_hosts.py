@@ -6,6 +6,7 @@ before they use the bus library, which would wait for an unreachable broker with
 
 import json
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
@@ -27,6 +28,8 @@ FAULTS: tuple[type[Exception], ...] = (amqp.exceptions.AMQPError, OSError)
 _CONNECT_SECONDS = 5.0
 #: The least time for a host, in seconds, when the hosts before it have used up the time. Arbitrary.
 _LEAST_SECONDS = 0.1
+#: Seconds to wait on a blocked connection for the end of an alarm, which the broker has reported if it is over.
+_UNBLOCKED_SECONDS = 0.1
 _PORT = 5672
 #: The hosts that this process could not reach at its last try; it tries them after all others. A host that does not
 #: answer costs seconds each time, and the cluster works without it.
@@ -46,7 +49,10 @@ class DirectConnection:
         self._channel: Any = None
         self._queue = ""
         self._answers: list[dict[str, Any]] = []
+        #: Why the broker takes no messages from this connection.
+        self._alarm: str | None = None
         alarms.listen(self._amqp, self._blocked)
+        self._amqp.on_unblocked = self._unblocked
 
     def consumers(self, queue: str) -> int | None:
         """Return the number of a queue's consumers; None if this user has no permission to read it."""
@@ -73,6 +79,17 @@ class DirectConnection:
             pass  # this user may not send to the default exchange
         except TimeoutError:
             raise TimeoutError(f"it has not confirmed a message within {self._seconds:g} s") from None
+
+    def is_blocked(self) -> bool:
+        """Return whether the broker still takes no messages from this connection; if the connection is lost, false."""
+        try:
+            while self._alarm:
+                self._amqp.drain_events(timeout=_UNBLOCKED_SECONDS)
+        except TimeoutError:
+            return True
+        except FAULTS:
+            pass
+        return False
 
     def call(self, exchange: str, topic: str, content: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
         """Send a call, and return the body of its answer; None if no answer comes in time."""
@@ -121,7 +138,11 @@ class DirectConnection:
     def _blocked(self, kind: str) -> None:
         # Fail at once instead of at the time-out. The broker reads the message when the alarm ends. As after the loss
         # of a connection, it is unknown whether the message will be carried out.
-        raise _BlockedByAlarm(alarms.reason_of(kind))
+        self._alarm = alarms.reason_of(kind)
+        raise _BlockedByAlarm(self._alarm)
+
+    def _unblocked(self) -> None:
+        self._alarm = None
 
     def _arrived(self, message: amqp.Message) -> None:
         self._answers.append(json.loads(json.loads(message.body)["oslo.message"]))
@@ -153,6 +174,9 @@ class BrokerHosts:
         self._options, self._query = conf.oslo_messaging_rabbit, query_of(url)
         self._hosts = list(_hosts(url))
         self._virtual_host = unquote(split(url).path[1:]) or "/"
+        #: The connections of checks that have found an alarm, each with its error.
+        self._blocked: list[tuple[DirectConnection, _BlockedByAlarm]] = []
+        self._lock = threading.Lock()
 
     def probe(self) -> None:
         """Check within some seconds that the broker can be reached.
@@ -167,12 +191,31 @@ class BrokerHosts:
 
         :raises BusUnavailable: the broker takes no messages, or cannot be reached.
         """
+        # The broker does not notice that a blocked connection is closed. So it is kept for the next check: with a new
+        # one for each check, the broker would have them all until the alarm ends.
+        with self._lock:
+            while self._blocked:
+                connection, fault = self._blocked[-1]
+                if connection.is_blocked():
+                    raise self._taking_nothing(fault)
+                self._blocked.pop()
+                connection.close()
 
-        def confirm(connection: DirectConnection) -> None:
-            connection.confirm()
+        def confirm(connection: DirectConnection) -> _BlockedByAlarm | None:
+            try:
+                connection.confirm()
+            except _BlockedByAlarm as fault:
+                with self._lock:
+                    self._blocked.append((connection, fault))
+                return fault
             connection.close()
+            return None
 
-        self.connect(confirm)
+        if (found := self.connect(confirm)) is not None:
+            raise self._taking_nothing(found)
+
+    def _taking_nothing(self, fault: _BlockedByAlarm) -> errors.BusUnavailable:
+        return errors.BusUnavailable(reason=f"{self.url}: {fault}")
 
     def consumers(self, queue: str) -> int | None:
         """Return the number of a queue's consumers; None if the broker does not report it.

@@ -10,6 +10,9 @@ from support.processes.broker_alarm import alarm
 from support.processes.stopwatch import Stopwatch
 
 from harness.servers import RabbitMQServer, free_ports
+from harness.waiting import wait_until
+from moorage import errors
+from moorage.bus.bus import Bus
 from moorage.bus.rabbit.connection import NotSentInTime
 from moorage.bus.rabbit.driver import RabbitDriver
 from moorage.config import options
@@ -78,6 +81,28 @@ def test_calls_during_an_alarm_leave_no_further_connections(rabbitmq: RabbitMQSe
         send(driver, 10.0)
     finally:
         driver.cleanup()
+
+
+def files(rabbitmq: RabbitMQServer) -> int:
+    """Return the number of files that the broker has open, with the connections that were closed only at their end."""
+    found = psutil.net_connections("tcp")
+    [pid] = {each.pid for each in found if each.status == psutil.CONN_LISTEN and each.laddr.port == rabbitmq.port}
+    return int(psutil.Process(pid).num_fds())
+
+
+def test_checks_during_an_alarm_leave_one_connection_until_it_ends(rabbitmq: RabbitMQServer, rabbitmq_url: str) -> None:
+    bus = Bus(options.new({"DEFAULT": {"transport_url": rabbitmq_url}}))
+    bus.check_alarms()
+    before = files(rabbitmq)
+    for _ in range(2):
+        with alarm(rabbitmq, "memory"):
+            for _ in range(4):
+                with pytest.raises(errors.BusUnavailable, match="an alarm of the broker is on"):
+                    bus.check_alarms()
+            assert files(rabbitmq) <= before + 1
+        bus.check_alarms()
+        wait_until(lambda: files(rabbitmq) <= before, lambda: files(rabbitmq))
+    bus.close()
 
 
 def test_a_call_that_an_alarm_blocks_is_sent_when_the_alarm_ends(rabbitmq: RabbitMQServer, rabbitmq_url: str) -> None:
