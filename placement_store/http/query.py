@@ -92,11 +92,8 @@ def group(parameters: Query, suffix: str, version: Version) -> ResourceGroup:
         found["resources"] = resources(amounts)
     required, any_of, forbidden = traits(parameters.all(f"required{suffix}"), version)
     member_of, not_member_of = aggregates(suffix, parameters.all(f"member_of{suffix}"), version)
-    # As over RPC, and for the database, which takes a bounded number of conditions that are joined with AND. What is
-    # forbidden is one condition in all.
     for name, conditions in (("required", required), ("required", any_of), ("member_of", member_of)):
-        if len(conditions) > MOST_CONDITIONS:
-            raise _bad(f"{name}{suffix} has more than {MOST_CONDITIONS} conditions", Phrase.INVALID_QUERY)
+        check_number(f"{name}{suffix}", conditions)
     for tree in parameters.all(f"in_tree{suffix}"):
         found["in_tree"] = canonical_uuid(tree.strip())
         if found["in_tree"] is None:
@@ -104,6 +101,16 @@ def group(parameters: Query, suffix: str, version: Version) -> ResourceGroup:
     return ResourceGroup(
         **found, required=required, any_of=any_of, forbidden=forbidden, member_of=member_of, not_member_of=not_member_of
     )
+
+
+def check_number(name: str, conditions: Collection[object]) -> None:
+    """Check that a parameter has not too many conditions; what is forbidden is one condition in all.
+
+    :raises HTTPRefusal: 400, it has.
+    """
+    # As over RPC, and for the database, which takes a bounded number of conditions that are joined with AND.
+    if len(conditions) > MOST_CONDITIONS:
+        raise _bad(f"{name} has more than {MOST_CONDITIONS} conditions", Phrase.INVALID_QUERY)
 
 
 #: Names, and sets of names of which any one is sufficient.

@@ -208,6 +208,7 @@ def _root_traits(parameters: Query, version: Version) -> tuple[Names, Names]:
         raise HTTPRefusal(400, Phrase.ONE_ROOT_REQUIRED.about(), refusals.QUERY_DUPLICATE_KEY)
     # No version supports `in:` for the root.
     required, _, forbidden = query.traits(texts, min(version, _NO_ANY_TRAITS))
+    query.check_number("root_required", required)
     if both := sorted(set(required).intersection(forbidden)):
         raise HTTPRefusal(400, Phrase.ROOT_CONFLICT.about(names=", ".join(both)), refusals.QUERY_BAD_VALUE)
     return required, forbidden

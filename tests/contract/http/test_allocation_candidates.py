@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import os_traits
 import pytest
 from support.http.api import Api
 from support.http.replies import NEWEST
@@ -215,6 +216,13 @@ def test_root_required_applies_to_the_traits_of_the_root(api: Api, host: str, ca
     assert refused(api, "resources=VGPU:1&root_required=CUSTOM_A&root_required=CUSTOM_B") == "query.duplicate_key"
     assert refused(api, "resources=VGPU:1&root_required=CUSTOM_A,!CUSTOM_A") == "query.bad_value"
     assert refused(api, "resources=VGPU:1&root_required=in:CUSTOM_A,CUSTOM_B") == "undefined_code"
+
+
+def test_root_required_may_require_256_traits(api: Api, host: str) -> None:
+    names = sorted(os_traits.get_traits())[:257]
+    assert taken(asked(api, f"resources=VGPU:1&root_required={','.join(names[:256])}")) == []
+    reason = asked_in_vain(api, f"resources=VGPU:1&root_required={','.join(names)}")["detail"]
+    assert "root_required has more than 256 conditions" in reason
 
 
 def test_every_form_of_member_of_is_understood(api: Api, host: str) -> None:
