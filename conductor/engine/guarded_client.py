@@ -38,13 +38,12 @@ class GuardedClient:
     def call(self, message: Message[R]) -> R:
         """Send a message and return its answer; see :meth:`moorage.bus.bus.Client.call`.
 
-        :raises NoReply: the service has not answered for a while, and the message was not sent.
+        :raises Overloaded: the service has not answered for a while, and the message was not sent.
         """
         try:
             return self.call_if_admitted(message)
         except CircuitOpen as away:
-            seconds = round(self._client.seconds(None), 1)
-            raise errors.NoReply(topic=message.topic, method=message.method, seconds=seconds) from away
+            raise errors.Overloaded(reason=f"{message.method} was not sent to {self._name}: {away}") from away
 
     def call_if_admitted(self, message: Message[R]) -> R:
         """Do as :meth:`call`, for a caller that has its own error for a message that was not sent.
