@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from moorage.model import Allocations, ProviderAmounts
 from moorage.model.allocations import Amounts
+from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import Holding, Pair
 from placement_store.claims import released_amounts
 from placement_store.db.names import ResourceClassNames
@@ -120,10 +121,8 @@ def split_move(
     keys, mine = places.keys, instance.amounts
     instance_tree = released_amounts.providers_on_host(connection, instance)
     new = +released_amounts.locate(connection, instance, claimed, keys, instance_tree, names)
-    # Of old, the migration has nothing on the providers that the destination uses outside the source.
     migration_tree = released_amounts.providers_on_host(connection, migration)
-    rows = {pair: row for pair, row in migration.rows.items() if pair[0] not in places.outside_source}
-    old = +released_amounts.locate(connection, replace(migration, rows=rows), held, keys, migration_tree, names)
+    old = _old_on_migration(connection, migration, held, places, migration_tree, names)
     # The instance holds the rest of old in the trees of these providers, as far as it is still allocated.
     rest = _not_on_migration(connection, held, old, places, migration_tree, names)
     kept_old = +released_amounts.locate(connection, instance, rest, keys, instance_tree, names)
@@ -139,10 +138,34 @@ def split_move(
     )
 
 
+def _old_on_migration(
+    connection: Connection,
+    migration: Holding,
+    held: Amounts,
+    places: MovePlaces,
+    migration_tree: Collection[int],
+    names: ResourceClassNames,
+) -> Counter[Pair]:
+    """Return the part of old on the migration: nothing on providers that the destination uses outside the source."""
+    keys, outside = places.keys, places.outside_source
+    shared = {uuid: resources for uuid, resources in held.items() if uuid in keys and keys[uuid].id in outside}
+    others = {uuid: resources for uuid, resources in held.items() if uuid not in shared}
+    rows = {pair: row for pair, row in migration.rows.items() if pair[0] not in outside}
+    old = released_amounts.locate(connection, replace(migration, rows=rows), others, keys, migration_tree, names)
+    # If a reshape has moved amounts of the other providers before the move began, the migration has them too. They are
+    # looked for only on providers that neither side names: on those of old, anything beyond old is foreign.
+    rest = {
+        pair: row._replace(amount=row.amount - old[pair])
+        for pair, row in rows.items()
+        if pair[0] not in places.pools | places.used
+    }
+    return old + released_amounts.locate(connection, replace(migration, rows=rest), shared, keys, migration_tree, names)
+
+
 def _not_on_migration(
     connection: Connection,
     held: Amounts,
-    old: Mapping[Pair, int],
+    old: Counter[Pair],
     places: MovePlaces,
     migration_tree: Collection[int],
     names: ResourceClassNames,
@@ -154,18 +177,23 @@ def _not_on_migration(
     keys = places.keys
     root_ids = {key.root_id for key in keys.values() if key.id in places.outside_source}
     shared = {uuid: resources for uuid, resources in held.items() if uuid in keys and keys[uuid].root_id in root_ids}
-    outside = {pair: amount for pair, amount in old.items() if pair[0] not in migration_tree}
-    if not shared or not outside:
+    if not shared:
         return shared
-    there = released_amounts.by_root(connection, outside)
-    rest: dict[str, dict[str, int]] = {}
-    for uuid, resources in shared.items():
-        for name, amount in resources.items():
-            place = keys[uuid].root_id, names.id_of(name, connection)
-            found = min(amount, there[place])
-            rest.setdefault(uuid, {})[name] = amount - found
-            there[place] -= found
-    return rest
+    claimed = Counter(allocations.numbered(shared, keys, names, connection))
+    rest = claimed - old
+    elsewhere = {pair: amount for pair, amount in (old - claimed).items() if pair[0] not in migration_tree}
+    moved = released_amounts.by_root(connection, elsewhere)
+    # First what was claimed from providers that the destination does not use: the instance has the other part of old.
+    roots = dict(keys.values())
+    for pair in sorted(rest, key=lambda pair: pair[0] in places.outside_source):
+        place = roots[pair[0]], pair[1]
+        found = min(rest[pair], moved[place])
+        rest[pair] -= found
+        moved[place] -= found
+    return {
+        uuid: {name: rest[keys[uuid].id, names.id_of(name, connection)] for name in resources}
+        for uuid, resources in shared.items()
+    }
 
 
 def divide(

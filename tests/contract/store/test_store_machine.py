@@ -96,9 +96,12 @@ class TwoWriters(RuleBasedStateMachine):
         self.state: Seen | None = None
         self.told = self.newest_change()
 
-    @initialize(totals=st.lists(st.integers(2, 12), min_size=6, max_size=6))
-    def begin(self, totals: list[int]) -> None:
-        """Begin with a host of two providers and a host of one, so that the first writes concern something."""
+    @initialize(totals=st.lists(st.integers(2, 12), min_size=9, max_size=9), is_pool=st.booleans())
+    def begin(self, totals: list[int], *, is_pool: bool) -> None:
+        """Begin with a host of two providers and a host of one, so that the first writes concern something.
+
+        :param is_pool: whether there is also a pool of three providers.
+        """
         inventories = [
             {name: Inventory(total=total) for name, total in zip(CLASSES, totals[start:], strict=False)}
             for start in (0, 3)
@@ -108,6 +111,10 @@ class TwoWriters(RuleBasedStateMachine):
             ProviderReport(uuid=PROVIDERS[1], name=NAMES[1], inventories={}, parent_provider_uuid=PROVIDERS[0]),
             ProviderReport(uuid=PROVIDERS[2], name=NAMES[2], inventories=inventories[1]),
         ]
+        for number, total in enumerate(totals[6:], 3) if is_pool else ():
+            above = {} if number == 3 else {"parent_provider_uuid": PROVIDERS[3]}
+            pool = {CLASSES[0]: Inventory(total=total)}
+            told.append(ProviderReport(uuid=PROVIDERS[number], name=NAMES[number], inventories=pool, **above))
         self.do(0, ReportProviders(request_id=ids.fresh(), providers=tuple(told)))
 
     # --- Steps ------------------------------------------------------------------------------------------------------

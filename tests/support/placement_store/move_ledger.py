@@ -23,13 +23,17 @@ Sums = Counter[tuple[str, str]]
 HOSTS = ("source", "second", "third")
 #: Two of the pools are in trees of hosts.
 POOLS = {"pool": None, "other pool": None, "of source": "source", "of second": "second"}
+#: Pools that are in one tree.
+DIVIDED = {"divided": None, "ssd": "divided", "hdd": "divided"}
 ROOM = 7
 DISK_GB = os_resource_classes.STANDARDS.index("DISK_GB")
-UUIDS = {name: ids.derived("provider", name) for name in (*HOSTS, *POOLS)}
+UUIDS = {name: ids.derived("provider", name) for name in (*HOSTS, *POOLS, *DIVIDED)}
 
 amounts = st.integers(1, 4)
 of_host = st.fixed_dictionaries({"VCPU": amounts}, optional={"MEMORY_MB": amounts})
-of_pools = st.dictionaries(st.sampled_from(sorted(POOLS)), st.integers(1, 9), max_size=2)
+disks = st.integers(1, 9)
+of_pools = st.dictionaries(st.sampled_from(sorted(POOLS)), disks, max_size=2)
+of_divided = st.dictionaries(st.sampled_from(sorted(DIVIDED)), disks, max_size=3)
 
 
 def asked(host: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, dict[str, int]]]:
@@ -38,7 +42,7 @@ def asked(host: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, dict[str,
         lambda name, resources, disks: {UUIDS[name]: resources, **{UUIDS[k]: {"DISK_GB": n} for k, n in disks.items()}},
         host,
         of_host,
-        of_pools,
+        of_pools | of_divided,
     )
 
 
@@ -47,12 +51,22 @@ extras = st.lists(
     st.tuples(
         st.integers(0, 3),
         st.booleans(),
-        st.sampled_from([(name, "VCPU") for name in HOSTS] + [(name, "DISK_GB") for name in POOLS]),
+        st.sampled_from([(name, "VCPU") for name in HOSTS] + [(name, "DISK_GB") for name in (*POOLS, *DIVIDED)]),
         st.integers(1, 3),
     ),
     max_size=5,
 )
 destinations = st.lists(asked(st.sampled_from(HOSTS)), min_size=1, max_size=3)
+
+
+def certain(wanted: list[Any], news: list[Any]) -> list[Any]:
+    """Return the foreign amounts that a move to these destinations cannot take for amounts of the source.
+
+    A reshape may have moved amounts of the source within the tree of a pool that the destination uses. So amounts that
+    the migration has elsewhere in this tree count as the source's. It may get foreign ones there from an earlier
+    destination.
+    """
+    return [one for one in wanted if one[2][0] not in DIVIDED or (one[1] and len(news) == 1)]
 
 
 def build(database: Database) -> Store:
@@ -62,7 +76,7 @@ def build(database: Database) -> Store:
     store.names.sync()
     for name in HOSTS:
         store.provider(name, UUIDS[name], VCPU=ROOM, MEMORY_MB=ROOM)
-    for name, parent in POOLS.items():
+    for name, parent in (POOLS | DIVIDED).items():
         store.provider(name, UUIDS[name], parent=UUIDS[parent] if parent else None, DISK_GB=3 * ROOM)
     return store
 

@@ -18,7 +18,7 @@ from moorage.messages import (
 )
 from moorage.model import AllocationRequest, Move
 from placement_store.claims.claim import NewClaim
-from support.placement_store.messages import KINDS, Writes
+from support.placement_store.messages import CLASSES, KINDS, Writes
 from support.placement_store.model import GROUPS, BeginMove, Claim, described
 from support.placement_store.model.basis import Holder
 
@@ -73,7 +73,7 @@ class MovingWrites(Writes):
         )
 
     def _free(self) -> dict[str, dict[str, int]]:
-        """Return some of the free amounts."""
+        """Return some of the free amounts, often several of one class: those of a host and of parts of a pool."""
         used = self._model.used()
         fitting = []
         for pair in self._pairs:
@@ -82,6 +82,9 @@ class MovingWrites(Writes):
                 amount = max(inventory.min_unit, inventory.step_size)
                 if amount % inventory.step_size == 0 and used[pair] + 2 * amount <= inventory.capacity:
                     fitting.append((pair, amount))
+        if self._once_in(2):
+            of_one_class = [one for one in fitting if one[0][1] == CLASSES[0]]
+            return described(dict(self._some(of_one_class, at_least=3, at_most=3)))
         return described(dict(self._some(fitting, at_least=1, at_most=3)))
 
     # --- Moves ------------------------------------------------------------------------------------------------------

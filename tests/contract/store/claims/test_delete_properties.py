@@ -13,6 +13,7 @@ from support.placement_store.move_ledger import (
     Sums,
     asked,
     assert_sound,
+    certain,
     destinations,
     emptied,
     extras,
@@ -50,7 +51,7 @@ def test_a_delete_keeps_or_removes_foreign_amounts_as_requested_and_names_them_a
 ) -> None:
     store = emptied(built)
     moving = Moving(store, held).build()
-    ledger = Ledger(store, moving, wanted)
+    ledger = Ledger(store, moving, certain(wanted, news))
     begun = False
     for step, new in enumerate(news):
         ledger.others_write(step, begun=begun)

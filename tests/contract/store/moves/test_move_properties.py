@@ -13,6 +13,7 @@ from support.placement_store.move_ledger import (
     Ledger,
     asked,
     assert_sound,
+    certain,
     destinations,
     emptied,
     extras,
@@ -42,7 +43,7 @@ def test_an_ended_move_leaves_exact_amounts_and_names_all_lost_foreign_amounts(
 ) -> None:
     store = emptied(built)
     moving = Moving(store, held).build()
-    ledger = Ledger(store, moving, wanted)
+    ledger = Ledger(store, moving, certain(wanted, news))
     begun = False
     for step, new in enumerate(news):
         ledger.others_write(step, begun=begun)

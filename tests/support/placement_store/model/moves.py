@@ -1,8 +1,8 @@
 """Moves in the model: the allocations of an instance and its migration from the beginning of a move to its end."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import structs
@@ -343,7 +343,7 @@ def _foreign(model: Model, message: DeleteAllocations, going: Mapping[str, Holde
 
 @dataclass(frozen=True)
 class Parts:
-    """The allocations of an instance and its migration, split as :mod:`placement_store.claims.move_split` does."""
+    """The allocations of an instance and its migration: the claimed amounts of both sides, and foreign allocations."""
 
     new: Counter[Pair]
     kept_old: Counter[Pair]
@@ -353,27 +353,42 @@ class Parts:
 
 
 def _parts(model: Model, holder: Holder, migration: Holder, source: Side, present: Side) -> Parts:
-    shared = _shared(model, source, present)
+    """Match the claimed amounts of the source with the allocations of both consumers, the most certain ones first."""
+    shared, named = _shared(model, source, present), source.providers | present.providers
+    trees = {model.root_of(one) for one in shared}
+    wanted, mine, migrations = Counter(source.amounts), Counter(holder.held), Counter(migration.held)
+
+    def root(claimed: str) -> str | None:
+        # A deleted provider was in the tree of the source's host.
+        return model.root_of(claimed) if claimed in model.providers else migration.root
+
+    def match(held: Counter[Pair], is_match: Callable[[str, str], bool]) -> Counter[Pair]:
+        """Take wanted amounts from those held; ``is_match`` gets the provider of the claim and that of the holder."""
+        taken: Counter[Pair] = Counter()
+        for claimed, name in wanted:
+            for at in model.providers:
+                if root(claimed) == root(at) and is_match(claimed, at):
+                    amount = min(wanted[claimed, name], held[at, name])
+                    wanted[claimed, name] -= amount
+                    held[at, name] -= amount
+                    taken[at, name] += amount
+        return +taken
+
+    # The migration has what the destination does not share; a reshape may have moved it.
+    old = match(migrations, lambda claimed, at: claimed == at and at not in shared)
+    old += match(migrations, lambda claimed, at: claimed not in shared and at not in shared)
+    # It also has what a reshape had moved from a shared provider before the move, to one that no claim names.
+    old += match(migrations, lambda claimed, at: claimed in shared and at not in named)
+    # The instance has the rest in the trees of shared providers; a reshape may have moved it too.
+    kept_old = match(mine, lambda claimed, at: claimed == at and root(at) in trees)
+    kept_old += match(mine, lambda claimed, at: root(at) in trees)
     new = +consumers.released_amounts_of(model, holder, present.amounts)
-    elsewhere = replace(migration, held={pair: n for pair, n in migration.held.items() if pair[0] not in shared})
-    old = +consumers.released_amounts_of(model, elsewhere, source.amounts)
-    # The instance has the rest of old in the trees of shared providers.
-    there: Counter[Pair] = Counter()
-    for (provider, name), amount in old.items():
-        there[model.root_of(provider), name] += amount
-    rest: Counter[Pair] = Counter()
-    for (provider, name), amount in source.amounts.items():
-        if provider in model.providers and model.root_of(provider) in map(model.root_of, shared):
-            found = min(amount, there[model.root_of(provider), name])
-            rest[provider, name] = amount - found
-            there[model.root_of(provider), name] -= found
-    kept_old = +consumers.released_amounts_of(model, holder, rest)
     return Parts(
         new=new,
         kept_old=kept_old,
         foreign_on_instance=Counter(holder.held) - (new | kept_old),
         old=old,
-        foreign_on_migration=Counter(migration.held) - old,
+        foreign_on_migration=+migrations,
     )
 
 
