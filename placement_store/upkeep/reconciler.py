@@ -84,7 +84,7 @@ class Reconciler:
             reply = self._bus.client(claim.owner).call(question)
         except errors.MoorageError as fault:
             self._note(claim, UNKNOWN, str(fault))
-            # If only the claim's cell is silent, the owner has answered: claims of other cells must not wait.
+            # If only the claim's cell is away, the owner has answered: claims of other cells must not wait.
             return isinstance(fault, errors.CellUnreachable) or not isinstance(fault, errors.Unavailable)
         if reply.owned:
             self._note(claim, KEPT, "its owner wants it")

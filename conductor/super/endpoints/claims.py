@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from conductor.engine.steps import DELETE, MOVE, UNSHELVE
 from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
-from moorage import ids
+from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import Ownership, OwnsClaim, OwnsClaimInCell
 
@@ -22,20 +22,25 @@ class SuperClaims(SuperPart):
         """Return whether a claim is wanted; if not, record it as revoked before the answer is sent.
 
         :raises InstanceNotFound: there is no record of the consumer, which proves nothing about the claim.
-        :raises CellUnreachable: the cell that has the instance does not answer.
+        :raises CellUnreachable: the cell that has the instance does not answer, or cannot serve at present.
+        :raises Unavailable: the database here or the placement role cannot be reached.
         """
         cell_uuid, owned = self._super.database.write(lambda connection: self._here(connection, message))
         if cell_uuid is None:
             return Ownership(owned=owned)
-        return self._super.cells.call(
-            cell_uuid,
-            OwnsClaimInCell(
-                request_id=ids.derived(message.request_id, "in_cell"),
-                consumer_uuid=message.consumer_uuid,
-                claim_id=message.claim_id,
-            ),
-            timeout=self._super.cells.order_patience,
+        cell = self._super.cells.cell(cell_uuid)
+        question = OwnsClaimInCell(
+            request_id=ids.derived(message.request_id, "in_cell"),
+            consumer_uuid=message.consumer_uuid,
+            claim_id=message.claim_id,
         )
+        try:
+            return self._super.cells.call(cell.uuid, question, timeout=self._super.cells.order_patience)
+        except errors.CellUnreachable:
+            raise
+        except errors.Unavailable as fault:
+            # Its database, for example: the reconciler must not take this conductor for the one that is away.
+            raise errors.CellUnreachable(cell=cell.name, reason=str(fault).rstrip(".")) from fault
 
     def _here(self, connection: Connection, message: OwnsClaim) -> tuple[str | None, bool]:
         """Return the cell to ask and false, or null and whether the claim is wanted by the records here."""

@@ -5,7 +5,7 @@ from support.conductor.builders import CELL_1, SPEC, FakeAgent, LosesReplies, Wo
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.messages import BuildInCell, BuildOnHost, Done, InstanceBuild, OwnsClaim, OwnsClaimInCell
+from moorage.messages import BuildInCell, BuildOnHost, Done, InstanceBuild, Ownership, OwnsClaim, OwnsClaimInCell
 
 
 def owned(world: World, consumer: str, claim_id: str) -> bool:
@@ -43,6 +43,28 @@ def test_after_the_hand_over_only_the_cell_answers_whether_a_claim_is_owned(worl
     world.stop("cell")
     with pytest.raises(errors.CellUnreachable):
         owned(world, uuid, claim_id)
+
+
+@pytest.mark.parametrize(
+    "fault", [errors.StoreUnavailable(schema="cell", reason="it is away"), errors.Overloaded(reason="it is full")]
+)
+def test_a_cell_that_cannot_serve_counts_as_unreachable(world: World, fault: errors.Unavailable) -> None:
+    class Cell:
+        @serves(OwnsClaimInCell)
+        def owns_claim(self, _message: OwnsClaimInCell) -> Ownership:
+            raise fault
+
+    [uuid] = world.build()
+    claim_id = str(world.becomes(uuid, "active").claim_id)
+    wait_until(lambda: world.pending("conductor") == 0)
+    world.stop("cell")
+    world.serve(f"conductor.{CELL_1.uuid}", Cell())
+
+    with pytest.raises(errors.CellUnreachable) as caught:
+        owned(world, uuid, claim_id)
+
+    assert caught.value.cell == CELL_1.name
+    assert caught.value.reason == str(fault).rstrip(".")
 
 
 def test_a_cell_owns_every_claim_of_an_instance_with_an_operation_under_way(world: World) -> None:
