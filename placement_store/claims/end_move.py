@@ -150,7 +150,9 @@ def _reverted(
     if migration.claim_id is None:
         raise errors.InvalidState(reason=f"what migration {migration.uuid} held has been released by somebody else")
     tree = set() if places.on_source else parts.instance_tree
-    left = move_split.within(parts.foreign_on_instance, tree - places.pools)
+    # Foreign allocations of pools stay, also where a reshape has moved them; those of the destination itself do not.
+    pools = places.pools | (parts.reshaped_pools - {places.root_id})
+    left = move_split.within(parts.foreign_on_instance, tree - pools)
     kept = parts.kept_old + (parts.foreign_on_instance if message.keep_extras else parts.foreign_on_instance - left)
     may_be_used = message.leave_residue and not message.guest_gone
     return _MoveEnd(

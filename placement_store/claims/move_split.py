@@ -78,6 +78,11 @@ class MoveParts:
     migration_tree: set[int]
 
     @property
+    def reshaped_pools(self) -> set[int]:
+        """Return the ids of the providers of old outside the source's tree, to which a reshape may have moved it."""
+        return {provider_id for provider_id, _ in self.kept_old + self.old} - self.migration_tree
+
+    @property
     def beyond_new(self) -> Counter[Pair]:
         """Return the amounts of old on the instance that exceed those of new."""
         return self.kept_old - self.new
@@ -125,7 +130,8 @@ def split_move(
     old = _old_on_migration(connection, migration, held, places, migration_tree, names)
     # The instance holds the rest of old in the trees of these providers, as far as it is still allocated.
     rest = _not_on_migration(connection, held, old, places, migration_tree, names)
-    kept_old = +released_amounts.locate(connection, instance, rest, keys, instance_tree, names)
+    # On other providers that new names, the instance has new: they are the last place to which old was moved.
+    kept_old = +released_amounts.locate(connection, instance, rest, keys, instance_tree, names, last=places.used)
     return MoveParts(
         new=new,
         kept_old=kept_old,

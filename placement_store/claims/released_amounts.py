@@ -47,6 +47,7 @@ def locate(
     keys: Mapping[str, ProviderKey],
     in_tree: Collection[int],
     names: ResourceClassNames,
+    last: Collection[int] = (),
 ) -> Counter[Pair]:
     """Return the amounts to be released, by the provider from which they are allocated now.
 
@@ -55,6 +56,7 @@ def locate(
 
     :param keys: the providers that ``released`` names and that exist; a deleted one was in the host's tree.
     :param in_tree: the result of :func:`providers_on_host`.
+    :param last: the ids of the providers from which amounts are taken only if the rest of the tree has too little.
     """
     held = holding.amounts
     found: Counter[Pair] = Counter()
@@ -69,7 +71,8 @@ def locate(
                 found[key.id, number] += here
             missing[holding.root_provider_id if key is None else key.root_id, number] += amount - here
     roots = dict.fromkeys(in_tree, holding.root_provider_id) | _other_roots(connection, holding, +missing, in_tree)
-    for provider_id, number in sorted(pair for pair in held if pair[0] in roots):
+    pairs = [pair for pair in held if pair[0] in roots]
+    for provider_id, number in sorted(pairs, key=lambda pair: (pair[0] in last, pair)):
         place = roots[provider_id], number
         elsewhere = min(missing[place], held[provider_id, number] - found[provider_id, number])
         found[provider_id, number] += elsewhere

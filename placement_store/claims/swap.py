@@ -168,7 +168,8 @@ def _next_destination(
     on_host = parts.instance_tree
     # The foreign allocations on the released host are deleted, unless it is the source: the instance may return there.
     released_whole = set() if before.on_source or root_id == instance.root_provider_id else on_host
-    lost = move_split.within(parts.foreign_on_instance, released_whole - after.used - after.pools)
+    pools = after.pools | (parts.reshaped_pools - {before.root_id})
+    lost = move_split.within(parts.foreign_on_instance, released_whole - after.used - pools)
     foreign = parts.foreign_on_instance - lost
     # Foreign allocations of providers that the next destination does not use pass to the migration.
     left = begin_move.providers_left(after, on_host if before.on_source else ()) | (before.used - on_host - after.used)

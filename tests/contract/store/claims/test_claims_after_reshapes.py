@@ -234,6 +234,53 @@ def test_a_revert_after_a_reshape_of_a_pool_below_a_host_restores_its_amount_onc
     assert store.is_sound()
 
 
+@pytest.mark.parametrize("owner", ["pool", "node", "after"])
+@pytest.mark.parametrize("when", ["before the move", "in the move"])
+@pytest.mark.parametrize("end", ["revert", "swap and revert"])
+def test_a_revert_keeps_the_foreign_amounts_that_a_reshape_of_a_pool_has_moved(
+    store: Store, reshaping: Reshaping, node: str, after: str, owner: str, when: str, end: str
+) -> None:
+    parent = {"node": node, "after": after}.get(owner)
+    pool = store.provider("shared", parent=parent, DISK_GB=100, CUSTOM_IOPS=100)
+    last = store.provider("last", VCPU=8, VGPU=4)
+    moving = Moving(store, {node: CLAIMED, **disk(pool, 30)}).build()
+    store.put(moving.uuid, {node: CLAIMED, pool: {"DISK_GB": 35, "CUSTOM_IOPS": 7}}, moving.generation)
+
+    def reshape() -> str:
+        all_of_it = {"DISK_GB": 100, "CUSTOM_IOPS": 100}
+        [part] = reshaping.move((pool, all_of_it, "part"), providers=(child("part", parent or pool),)).created
+        return part
+
+    part = reshape() if when == "before the move" else pool
+    moving.generation = store.consumer(moving.uuid).generation
+    moving.begin({after: CLAIMED, **disk(part, 20)})
+    part = reshape() if when == "in the move" else part
+    if end == "swap and revert":
+        moving.swap({last: CLAIMED, **disk(part, 40)})
+    ended = moving.revert(guest_gone=True)
+
+    assert moving.amounts == {node: CLAIMED, part: {"DISK_GB": 35, "CUSTOM_IOPS": 7}}
+    assert ended.extras == {}
+    assert nothing(store, after, last, pool)
+    assert store.is_sound()
+
+
+def test_a_revert_after_a_reshape_of_a_pool_leaves_nothing_of_the_disk_beside_it(
+    store: Store, reshaping: Reshaping, node: str
+) -> None:
+    host = store.provider("host", VCPU=8, VGPU=4, DISK_GB=100)
+    pool = store.provider("shared", parent=host, DISK_GB=100)
+    moving = Moving(store, {node: CLAIMED, **disk(pool, 50)}).build()
+    moving.begin({host: {**CLAIMED, "DISK_GB": 30}, **disk(pool, 10)})
+    part = reshape_pool(reshaping, pool, host)
+
+    ended = moving.revert(guest_gone=True)
+
+    assert moving.amounts == {node: CLAIMED, **disk(part, 50)}
+    assert ended.extras == {}
+    assert nothing(store, host, pool)
+
+
 def test_a_move_from_a_pool_to_a_new_inventory_of_the_reshaped_pool_is_reverted(
     store: Store, reshaping: Reshaping, node: str, after: str, pool: str
 ) -> None:

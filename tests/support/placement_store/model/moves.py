@@ -129,7 +129,8 @@ def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
     tree = model.tree(holder.root)
     on_source = present.root == source.root
     whole = set() if on_source or next_.root == present.root else tree
-    lost = _within(parts.foreign_on_instance, whole - next_.providers - _pools(model, source))
+    pools = _pools(model, source) | _reshaped_pools(model, parts, source, present)
+    lost = _within(parts.foreign_on_instance, whole - next_.providers - pools)
     foreign = parts.foreign_on_instance - lost
     left = ((tree if on_source and next_.root != source.root else set()) | _pools(model, source)) - next_.providers
     left |= present.providers - tree - next_.providers
@@ -223,7 +224,8 @@ def _reverted(
 ) -> tuple[dict[str, Change], Counter[Pair]]:
     source, present = sides
     tree = set() if source.root == present.root else model.tree(present.root)
-    lost = _within(parts.foreign_on_instance, tree - _pools(model, source))
+    pools = _pools(model, source) | _reshaped_pools(model, parts, source, present)
+    lost = _within(parts.foreign_on_instance, tree - pools)
     kept = parts.kept_old + (parts.foreign_on_instance if message.keep_extras else parts.foreign_on_instance - lost)
     back = {name: getattr(migration, name) for name in UNCLAIMED}
     changes = {
@@ -379,8 +381,10 @@ def _parts(model: Model, holder: Holder, migration: Holder, source: Side, presen
     old += match(migrations, lambda claimed, at: claimed not in shared and at not in shared)
     # It also has what a reshape had moved from a shared provider before the move, to one that no claim names.
     old += match(migrations, lambda claimed, at: claimed in shared and at not in named)
-    # The instance has the rest in the trees of shared providers; a reshape may have moved it too.
+    # The instance has the rest in the trees of shared providers; a reshape may have moved it too. On the others that the
+    # destination names, it has new: they are the last place.
     kept_old = match(mine, lambda claimed, at: claimed == at and root(at) in trees)
+    kept_old += match(mine, lambda claimed, at: root(at) in trees and at not in present.providers)
     kept_old += match(mine, lambda claimed, at: root(at) in trees)
     new = +consumers.released_amounts_of(model, holder, present.amounts)
     return Parts(
@@ -409,6 +413,11 @@ def _is_residue(holder: Holder) -> bool:
 def _pools(model: Model, source: Side) -> set[str]:
     """Return the providers that the source uses outside its host's tree."""
     return {one for one in source.providers if one in model.providers} - model.tree(source.root)
+
+
+def _reshaped_pools(model: Model, parts: Parts, source: Side, present: Side) -> set[str]:
+    """Return the providers to which reshapes may have moved amounts of pools of the source."""
+    return {one for one, _ in parts.kept_old + parts.old} - model.tree(source.root) - {str(present.root)}
 
 
 def _shared(model: Model, source: Side, other: Side) -> set[str]:
