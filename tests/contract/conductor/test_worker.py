@@ -1,45 +1,23 @@
 """Test the worker of a conductor, on SQLite and on MariaDB: leases, repeated steps, and data for the next step."""
 
 import threading
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, select
 from support.conductor.record_builders import begin
+from support.conductor.worked_steps import QUICK, ordered, reasons, working
 
-from conductor.engine.bulkheads import Bulkheads, CircuitOpen
+from conductor.engine.bulkheads import Bulkheads
 from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, DELETE, Backoff, Ended, NewOperation, Next, NoPayload, Operation
-from conductor.engine.waiting_steps import KeptPlace, Postponed, StepQueue
+from conductor.engine.waiting_steps import KeptPlace, StepQueue
 from conductor.engine.worker import Worker
 from conductor.schema import conductor_operations
 from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.db.database import Database
-
-QUICK = Backoff(first=0.01, longest=0.05)
-
-
-@contextmanager
-def working(
-    operations: Operations, *, threads: int = 1, bulkheads: Bulkheads | None = None, **steps: Callable[[Operation], Any]
-) -> Iterator[Worker]:
-    """Run a worker with these steps of kind `build`, by name."""
-    destinations = bulkheads or Bulkheads("host", 1, QUICK, (errors.NoReply,), 1.0, postpones=True)
-    worker = Worker(operations, threads, "test", destinations)
-    worker.start({(BUILD, name): step for name, step in steps.items()})
-    try:
-        yield worker
-    finally:
-        worker.stop()
-
-
-def ordered(database: Database, operations: Operations, *new: NewOperation) -> Sequence[Operation]:
-    return database.write(lambda connection: operations.begin(connection, new, "req"))
 
 
 def test_a_step_that_takes_longer_than_the_lease_is_not_taken_over(database: Database) -> None:
@@ -204,91 +182,6 @@ def test_a_step_gets_the_data_of_the_previous_step_and_reads_the_records_if_it_i
     assert carried == [("one", "from the order"), ("two", "from one"), ("two", None)]
 
 
-@pytest.mark.parametrize(("seconds", "kept"), [(5.0, "from the order"), (0.0, None)])
-def test_a_step_that_is_postponed_keeps_the_data_of_the_previous_step_for_a_short_time(
-    database: Database, monkeypatch: pytest.MonkeyPatch, seconds: float, kept: str | None
-) -> None:
-    monkeypatch.setattr("conductor.engine.worker._CARRIED_SECONDS", seconds)
-    carried: list[object] = []
-    ended = threading.Event()
-
-    def one(operation: Operation) -> Callable[[Connection], Ended]:
-        carried.append(operation.carried_as(str))
-        if len(carried) == 1:
-            raise Postponed(lambda wake: wake(None))
-        ended.set()
-        return lambda _connection: Ended()
-
-    operations = Operations(database, conductor_operations, "me", {}, QUICK)
-    new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload(), "from the order")
-    with working(operations, one=one) as worker:
-        worker.take_up(*ordered(database, operations, new))
-        assert ended.wait(10)
-
-    assert carried == ["from the order", kept]
-
-
-def test_a_step_is_postponed_at_most_once(database: Database) -> None:
-    bulkheads = Bulkheads("host", 1, QUICK, (errors.NoReply,), 60.0, postpones=True)
-    begun, ended = Counter[str](), threading.Semaphore(0)
-
-    def one(operation: Operation) -> Callable[[Connection], Ended]:
-        begun[operation.uuid] += 1
-        with bulkheads.admit("a", "a", lambda: None):
-            time.sleep(0.01)  # long enough for the other thread to begin a step that is postponed
-        ended.release()
-        return lambda _connection: Ended()
-
-    operations = Operations(database, conductor_operations, "me", {}, QUICK)
-    new = [NewOperation(ids.fresh(), BUILD, f"s{number}", "one", NoPayload()) for number in range(12)]
-    with working(operations, threads=2, bulkheads=bulkheads, one=one) as worker:
-        worker.take_up(*ordered(database, operations, *new))
-        for _ in new:
-            assert ended.acquire(timeout=20)
-
-    assert len(begun) == 12
-    assert max(begun.values()) <= 2, begun
-
-
-def test_an_operation_whose_step_is_ordered_anew_while_it_waits_is_held_once(database: Database) -> None:
-    bulkheads = Bulkheads("host", 1, QUICK, (errors.NoReply,), 60.0, postpones=True)
-    silence, answers, ended, calls = threading.Event(), threading.Event(), threading.Event(), Counter[bool]()
-
-    def call() -> None:
-        if not answers.is_set():
-            silence.set()
-            raise errors.NoReply(topic="there", method="work", seconds=1.0)
-
-    def one(operation: Operation) -> Callable[[Connection], Ended]:
-        try:
-            with bulkheads.admit("a", "a", call):
-                calls[answers.is_set()] += 1
-                call()
-        except CircuitOpen as silent:
-            raise errors.CellUnreachable(cell="a", reason=str(silent)) from silent
-        ended.set()
-        return lambda _connection: Ended()
-
-    operations = Operations(database, conductor_operations, "me", {}, QUICK)
-    new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload())
-    bulkheads.start()
-    try:
-        with working(operations, threads=2, bulkheads=bulkheads, one=one) as worker:
-            worker.take_up(*ordered(database, operations, new))
-            assert silence.wait(20)
-            for _ in range(20):
-                worker.take_up(*database.write(lambda connection: operations.retry_now(connection, "s", BUILD)))
-                wait_until(lambda: _reason(database) is not None)
-            wait_until(lambda: worker._in_hand == {new.uuid: 1})
-            answers.set()
-            assert ended.wait(20)
-            wait_until(lambda: not worker._in_hand)
-    finally:
-        answers.set()
-        bulkheads.stop()
-    assert calls[True] == 1
-
-
 def test_a_take_over_reads_each_operation_once_and_a_sweep_with_many_operations_in_hand_reads_none_of_them(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,7 +248,7 @@ def test_an_operation_whose_step_is_ordered_anew_before_its_next_try_is_tried_on
     with working(operations, one=one) as worker:
         worker.take_up(*ordered(database, operations, new))
         for number in range(1, 4):
-            wait_until(lambda: len(calls) == number and _reason(database) is not None)  # noqa: B023 - called at once
+            wait_until(lambda: len(calls) == number and reasons(database))  # noqa: B023 - called at once
             worker.take_up(*database.write(lambda connection: operations.retry_now(connection, "s", BUILD)))
         wait_until(lambda: worker._in_hand == {new.uuid: 1})
     assert [calls.count(superseded) for superseded in calls[:3]] == [1, 1, 1]
@@ -371,9 +264,3 @@ def test_operations_for_which_places_are_kept_are_not_taken_together(database: D
     queue.put(second, places[1])
     assert queue.take(lambda *_: True, 16) == [(first, places[0])]
     assert queue.take(lambda *_: True, 16) == [(second, places[1]), (third, None)]
-
-
-def _reason(database: Database) -> str | None:
-    query = select(conductor_operations.c.reason)
-    found: str | None = database.read(lambda connection: connection.scalars(query).one())
-    return found

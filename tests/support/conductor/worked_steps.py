@@ -1,0 +1,41 @@
+"""A worker and its operations, for the tests of the engine of the conductors."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import select
+
+from conductor.engine.bulkheads import Bulkheads
+from conductor.engine.operations import Operations
+from conductor.engine.steps import BUILD, Backoff, NewOperation, Operation
+from conductor.engine.worker import Worker
+from conductor.schema import conductor_operations
+from moorage import errors
+from moorage.db.database import Database
+
+QUICK = Backoff(first=0.01, longest=0.05)
+
+
+@contextmanager
+def working(
+    operations: Operations, *, threads: int = 1, bulkheads: Bulkheads | None = None, **steps: Callable[[Operation], Any]
+) -> Iterator[Worker]:
+    """Run a worker with these steps of kind `build`, by name."""
+    destinations = bulkheads or Bulkheads("host", 1, QUICK, (errors.NoReply,), 1.0, postpones=True)
+    worker = Worker(operations, threads, "test", destinations)
+    worker.start({(BUILD, name): step for name, step in steps.items()})
+    try:
+        yield worker
+    finally:
+        worker.stop()
+
+
+def ordered(database: Database, operations: Operations, *new: NewOperation) -> Sequence[Operation]:
+    return database.write(lambda connection: operations.begin(connection, new, "req"))
+
+
+def reasons(database: Database) -> Sequence[bytes]:
+    """Return the reasons on record why operations wait."""
+    reason = conductor_operations.c.reason
+    return database.read(lambda connection: connection.scalars(select(reason).where(reason.is_not(None))).all())
