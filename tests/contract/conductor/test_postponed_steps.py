@@ -11,7 +11,7 @@ from support.conductor.worked_steps import QUICK, ordered, reasons, working
 
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen
 from conductor.engine.operations import Operations
-from conductor.engine.steps import BUILD, Ended, NewOperation, Next, NoPayload, Operation
+from conductor.engine.steps import BUILD, Backoff, Ended, NewOperation, Next, NoPayload, Operation
 from conductor.engine.waiting_steps import Postponed
 from conductor.schema import conductor_operations
 from harness.waiting import wait_until
@@ -138,3 +138,38 @@ def test_a_step_that_waited_and_was_superseded_gives_its_place_to_the_next_step(
         wait_until(lambda: not worker._in_hand)
         worker.take_up(*ordered(database, operations, third))
         assert called_again.wait(20)
+
+
+def test_all_steps_that_wait_for_a_silent_destination_record_the_reason_after_one_probe(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Backoff(first=60.0, longest=60.0)
+    monkeypatch.setattr("conductor.engine.bulkheads._LONGEST_BACKOFF", slow.longest)
+    bulkheads = Bulkheads("host", 1, slow, (errors.NoReply,), 60.0, postpones=True)
+    probes: list[None] = []
+    go_on = threading.Event()
+
+    def probe() -> None:
+        probes.append(None)
+        raise errors.NoReply(topic="there", method="ping", seconds=1.0)
+
+    def one(_operation: Operation) -> Callable[[Connection], Ended]:
+        try:
+            with bulkheads.admit("a", "a", probe):
+                assert go_on.wait(20)
+                raise errors.NoReply(topic="there", method="work", seconds=1.0)
+        except CircuitOpen as silent:
+            raise errors.CellUnreachable(cell="a", reason=str(silent)) from silent
+
+    operations = Operations(database, conductor_operations, "me", {}, slow)
+    new = [NewOperation(ids.fresh(), BUILD, f"s{number}", "one", NoPayload()) for number in range(6)]
+    bulkheads.start()
+    try:
+        with working(operations, threads=2, bulkheads=bulkheads, one=one) as worker:
+            worker.take_up(*ordered(database, operations, *new))
+            wait_until(lambda: "a" in bulkheads._bulkheads and len(bulkheads._bulkheads["a"].fresh) == 5)
+            go_on.set()
+            wait_until(lambda: len(reasons(database)) == 6, seconds=20)
+    finally:
+        bulkheads.stop()
+    assert len(probes) == 1
