@@ -49,9 +49,15 @@ def probe() -> Probe:
 def built() -> Iterator[Callable[..., Bulkheads]]:
     made: list[Bulkheads] = []
 
-    def build(share: int = 2, *, postpones: bool = True, patience: float = 60.0) -> Bulkheads:
+    def build(
+        share: int = 2,
+        *,
+        postpones: bool = True,
+        patience: float = 60.0,
+        opens_on: tuple[type[errors.MoorageError], ...] = (errors.NoReply,),
+    ) -> Bulkheads:
         quick = Backoff(first=0.001, longest=0.01)
-        made.append(Bulkheads("cell", share, quick, (errors.NoReply,), patience, postpones=postpones))
+        made.append(Bulkheads("cell", share, quick, opens_on, patience, postpones=postpones))
         made[-1].start()
         return made[-1]
 
@@ -169,6 +175,18 @@ def test_a_refusal_or_an_unavailable_bus_does_not_open_the_breaker(
         pass
 
 
+def test_an_unavailable_bus_that_opens_the_breaker_counts_as_a_failed_probe(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    probe.ends.clear()
+    destinations, away = built(opens_on=(errors.BusUnavailable,)), errors.BusUnavailable(reason="away")
+    fail(destinations, probe, away)
+    # It does not wait for the probe.
+    with bulkheads.step(tries=0), pytest.raises(CircuitOpen), destinations.admit("a", "a", probe):
+        raise AssertionError("the call is made")
+    probe.ends.set()
+
+
 def test_a_call_that_was_not_sent_because_of_its_deadline_is_no_answer(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
@@ -279,20 +297,21 @@ def test_the_kinds_of_the_steps_that_wait_take_turns(built: Callable[..., Bulkhe
     assert woken == ["build", "move", "build", "build"]
 
 
+@pytest.mark.parametrize("tries", [0, 1])
 def test_a_step_that_is_begun_anew_takes_the_place_of_the_older_one_that_waits(
-    built: Callable[..., Bulkheads], probe: Probe
+    built: Callable[..., Bulkheads], probe: Probe, tries: int
 ) -> None:
     destinations, woken = built(share=1), list[tuple[str, bool]]()
 
-    def wait(name: str, key: str) -> None:
-        with bulkheads.step(0, key=key), pytest.raises(Postponed) as postponed, destinations.admit("a", "a", probe):
+    def wait(name: str, key: str, tries: int = 0) -> None:
+        with bulkheads.step(tries, key=key), pytest.raises(Postponed) as postponed, destinations.admit("a", "a", probe):
             raise AssertionError("the call is made")
         postponed.value.register(lambda place: woken.append((name, place is not None)))
 
     with destinations.admit("a", "a", probe):
         wait("first", key="s")
         wait("other", key="t")
-        wait("second", key="s")
+        wait("second", key="s", tries=tries)
         assert woken == [("first", False)]
     assert woken == [("first", False), ("second", True)]
 
