@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from oslo_config import cfg
 
-from conductor.engine.bulkheads import Bulkheads, worker_share
+from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
 from conductor.engine.step_calls import Calling, StepCall, made_here
 from conductor.engine.steps import Backoff
-from moorage import context, ids
+from moorage import context, errors, ids
 from moorage.bus.bus import Client
 from moorage.messages import MAX_INSTANCES, AcknowledgeRequests
 from moorage.messages.wire import Message, Mutation
@@ -99,6 +99,8 @@ class AcknowledgingClient:
     def call(self, message: Message[R]) -> R:
         """Send a message and return its answer; see :meth:`moorage.bus.bus.Client.call`.
 
+        :raises Overloaded: other calls have waited for the service for too long, and the message was not sent; raised
+            only for a call that cannot be postponed.
         :raises Postponed: other steps wait for a service; raised only within a step.
         """
         return made_here(self.calling(message))
@@ -106,8 +108,11 @@ class AcknowledgingClient:
     def calling(self, message: Message[R]) -> Calling[R]:
         """Leave the sending of a message to the worker, and return its answer; raises as :meth:`call`."""
         topic = message.topic
-        with self._bulkheads.admit(topic, topic, self._client.ping, may_postpone=self._may_postpone):
-            answer: R = yield StepCall(self._client, message)
+        try:
+            with self._bulkheads.admit(topic, topic, self._client.ping, may_postpone=self._may_postpone):
+                answer: R = yield StepCall(self._client, message)
+        except CircuitOpen as away:
+            raise errors.Overloaded(reason=f"{message.method} was not sent to {topic}: {away}") from away
         if isinstance(message, Mutation):
             self._acknowledgements.answered(message.request_id)
         return answer

@@ -277,6 +277,19 @@ def test_a_silent_scheduler_takes_no_place_from_steps_that_call_the_placement_ro
     waiting.close()
 
 
+def test_a_call_of_a_step_that_cannot_be_postponed_is_overloaded_if_the_others_have_waited_for_too_long(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    client: Any = SimpleNamespace(ping=probe)
+    unused: Any = None  # only answers are acknowledged
+    services = AcknowledgingClient(client, unused, built(share=1, patience=0.0), may_postpone=False)
+    waiting = services.calling(ListHosts())
+    next(waiting)
+    with bulkheads.step(0), pytest.raises(errors.Overloaded, match="list_hosts was not sent to scheduler: 1 calls"):
+        services.call(ListHosts())
+    waiting.close()
+
+
 def test_the_kinds_of_the_steps_that_wait_take_turns(built: Callable[..., Bulkheads], probe: Probe) -> None:
     destinations, woken = built(share=1), list[str]()
 
