@@ -44,7 +44,7 @@ Job = Callable[[], None]
 
 
 @dataclass
-class _Group:
+class _LivingGroup:
     """A server group of a batch, and the number of its servers that still exist."""
 
     group: ServerGroup
@@ -58,7 +58,7 @@ class LivingServer:
     """A server that was built; an order about it requires its lock."""
 
     server: Server
-    group: _Group | None
+    group: _LivingGroup | None
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_deleted: bool = False
 
@@ -188,7 +188,7 @@ class MonthWork(WorkingClients):
                 rule = ServerGroup(
                     uuid=ids.derived("month", self._seed, "group", next(self._uuids)), policy="anti-affinity"
                 )
-                group = _Group(rule, draws.chance.random() < 0.5, servers)
+                group = _LivingGroup(rule, draws.chance.random() < 0.5, servers)
             lives = [(draws.lifetime(), draws.chance.random() < _CHANGED) for _ in range(servers)]
             changes = [draws.chance.choice(_CHANGES) if is_changed else None for _, is_changed in lives]
         if group and group.is_created:
@@ -204,7 +204,7 @@ class MonthWork(WorkingClients):
         return structs.replace(SPEC, flavor=self._draws.flavor())
 
     def _begin(
-        self, spec: RequestSpec, group: _Group | None, lifetime: float, change: Callable[[Server], None] | None
+        self, spec: RequestSpec, group: _LivingGroup | None, lifetime: float, change: Callable[[Server], None] | None
     ) -> None:
         server = Server(self, self._orders, ids.derived("month", self._seed, "server", next(self._uuids)), spec)
         living = self._living[server.uuid] = LivingServer(server, group)
@@ -238,7 +238,7 @@ class MonthWork(WorkingClients):
         if group.is_created and group.left == 0:
             self._delete_group(group)
 
-    def _delete_group(self, group: _Group) -> None:
+    def _delete_group(self, group: _LivingGroup) -> None:
         def delete() -> bool:
             try:
                 self._placement.call(DeleteServerGroup(request_id=ids.fresh(), uuid=group.group.uuid))

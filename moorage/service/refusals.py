@@ -21,7 +21,7 @@ UNDECIDED = (
 )
 
 
-class _Refusal(msgspec.Struct):
+class _StoredRefusal(msgspec.Struct):
     """A stored refusal."""
 
     #: The number of the refused sending. This sending and the earlier ones of its sender are void.
@@ -81,16 +81,16 @@ class RefusedSendings:
         stored = self._read(connection, key)
         if stored is not None and stored.number >= sending.number:
             return
-        encoded = msgspec.json.encode(_Refusal(sending.number, plain.code, plain.data))
+        encoded = msgspec.json.encode(_StoredRefusal(sending.number, plain.code, plain.data))
         if stored is not None:
             connection.execute(self._update, {"key": key, "refusal": encoded})
             return
         row = {"request_id": key, "method": message.method, "digest": message.digest(), "result": encoded}
         connection.execute(self._insertion, row)
 
-    def _read(self, connection: Connection, key: str) -> _Refusal | None:
+    def _read(self, connection: Connection, key: str) -> _StoredRefusal | None:
         stored = connection.scalar(self._query, {"key": key})
-        return None if stored is None else msgspec.json.decode(stored, type=_Refusal)
+        return None if stored is None else msgspec.json.decode(stored, type=_StoredRefusal)
 
 
 def _key(message: Mutation[Any], sending: context.Sending) -> str:

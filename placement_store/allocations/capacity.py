@@ -77,7 +77,7 @@ def _require_room(
         _explain(script.connection, demands, part, names)
 
 
-class _Kind(NamedTuple):
+class _DemandKind(NamedTuple):
     """Hold the values that make demands of one class equal; mostly, all demands of a batch of claims are equal."""
 
     class_id: int
@@ -88,7 +88,7 @@ class _Kind(NamedTuple):
     divisor: int
 
     @classmethod
-    def of(cls, demand: Demand) -> "_Kind":
+    def of(cls, demand: Demand) -> "_DemandKind":
         """Return the kind of a demand."""
         if not demand.amounts:
             return cls(demand.pair[1], demand.growth, _ANY_SMALLEST, _ANY_LARGEST, _ANY_STEP)
@@ -109,9 +109,9 @@ def _statement(demands: Sequence[Demand], dialect: Dialect) -> str:
     The numbers are part of the text: with six parameters for each pair, SQLAlchemy and the driver took longer than
     the database.
     """
-    providers_of: dict[_Kind, list[int]] = {}
+    providers_of: dict[_DemandKind, list[int]] = {}
     for demand in demands:
-        providers_of.setdefault(_Kind.of(demand), []).append(demand.pair[0])
+        providers_of.setdefault(_DemandKind.of(demand), []).append(demand.pair[0])
     modulo = "%%" if dialect.paramstyle in {"format", "pyformat"} else "%"
     growth: list[str] = []
     touched: list[str] = []

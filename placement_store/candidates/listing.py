@@ -89,7 +89,7 @@ def list_candidates(
     return listing.answer()
 
 
-class _Resolved(NamedTuple):
+class _ResolvedRequest(NamedTuple):
     """A request, with the data of the store that its search needs."""
 
     request: ResourceRequest
@@ -104,7 +104,7 @@ class _Resolved(NamedTuple):
 
 def _resolved(
     connection: Connection, request: ResourceRequest, names: ResourceClassNames, *, in_order: bool
-) -> _Resolved | None:
+) -> _ResolvedRequest | None:
     """Read what the search needs, and the first trees; null if nothing can serve the request."""
     needs, pools = needs_of(connection, request), Pools.read(connection)
     placed = _in_trees(connection, request, pools)
@@ -113,7 +113,7 @@ def _resolved(
     request, only = placed
     first = _next_roots(connection, 0, _FIRST_BATCH) if only is None and in_order else ()
     trees = _trees(connection, names=names, needs=needs, pools=pools, root_ids=first) if first else ()
-    return _Resolved(request, needs, pools, only, first, trees)
+    return _ResolvedRequest(request, needs, pools, only, first, trees)
 
 
 class _Listing:

@@ -58,7 +58,7 @@ class _Abandoned(BaseException):
     """Ends a thread whose decision was abandoned; a plug-in that catches ``Exception`` does not stop it."""
 
 
-class _Call:
+class _PluginCall:
     __slots__ = ("_undecided", "began", "plugin")
 
     def __init__(self, plugin: str, began: float) -> None:
@@ -82,7 +82,7 @@ class _Job(Generic[T]):
         self.work = work
         self.context: Context = copy_context()
         self.ended = threading.Event()
-        self.call: _Call | None = None
+        self.call: _PluginCall | None = None
         #: The thread that does the work, once it has begun.
         self.thread = threading.current_thread()
         self.answer: T | None = None
@@ -180,7 +180,7 @@ class PluginWatchdog:
             raise self._slow(plugin)
         job = _LOCAL.job
         began = self._clock()
-        call = _Call(plugin, began)
+        call = _PluginCall(plugin, began)
         if job is not None:
             job.call = call
         try:
@@ -230,7 +230,7 @@ class PluginWatchdog:
     def _hanging_in(self, plugin: str) -> list[threading.Thread]:
         return [thread for thread in self._hanging.get(plugin, ()) if thread.is_alive()]
 
-    def _left(self, call: _Call | None) -> float:
+    def _left(self, call: _PluginCall | None) -> float:
         """Return the seconds that a call has left; the whole limit without a call, or while its clock is stopped."""
         began = call.began if call is not None else None
         # A call that begins during the wait is checked when this time is over.
