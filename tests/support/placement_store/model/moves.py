@@ -381,8 +381,8 @@ def _parts(model: Model, holder: Holder, migration: Holder, source: Side, presen
     old += match(migrations, lambda claimed, at: claimed not in shared and at not in shared)
     # It also has what a reshape had moved from a shared provider before the move, to one that no claim names.
     old += match(migrations, lambda claimed, at: claimed in shared and at not in named)
-    # The instance has the rest in the trees of shared providers; a reshape may have moved it too. On the others that the
-    # destination names, it has new: they are the last place.
+    # The instance has the rest in the trees of shared providers; a reshape may have moved it too. It has new on the
+    # others that the destination names: they are the last place.
     kept_old = match(mine, lambda claimed, at: claimed == at and root(at) in trees)
     kept_old += match(mine, lambda claimed, at: root(at) in trees and at not in present.providers)
     kept_old += match(mine, lambda claimed, at: root(at) in trees)
