@@ -1,7 +1,7 @@
 """Collection of a cloud's state for an audit: every part is queried, and parts without an answer are recorded."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from moorage.messages import (
     ListHoldsInCell,
     ListHosts,
     ListInstances,
+    ListResourceClasses,
     ListServices,
     ListStrangersInCell,
     OwnsClaim,
@@ -48,15 +49,19 @@ class AuditCollector:
         """Query every part, the store first: the owner of each of its consumers had recorded it before."""
         placement = self._clients.topic("placement")
         store = self._ask("the store", self._store)
+        classes = None
+        if store is not None:
+            classes = self._ask("the resource classes", lambda: placement.call(ListResourceClasses()))
         cells = self._ask("the cells", lambda: placement.call(ListCells(without_databases=True))) or []
         instances = self._instances({cell.uuid: cell.name for cell in cells})
         hosts = self._ask("the hosts", lambda: lists.hosts(self._clients.topic("scheduler"), ListHosts()))
-        recorded = self._recorded(store, cells, hosts or ())
+        recorded = self._recorded(store, classes, cells, hosts or ())
         unknown_guests = [unknown for cell in cells for unknown in self._unknown_guests(cell)]
         drift = self._drift()
         all_recorded = "the cells" not in self._unseen and len(recorded) == len(cells)
         return CloudState(
             store=store,
+            classes=classes,
             instances=instances,
             unwanted=self._unwanted(() if store is None else claimed_for_others(store.holders)),
             recorded=recorded,
@@ -91,14 +96,18 @@ class AuditCollector:
         return structs.replace(first, holders=tuple(holders), roots=roots, more_after=None)
 
     def _recorded(
-        self, store: StoreAudit | None, cells: Sequence[Cell], hosts: Sequence[HostState]
+        self,
+        store: StoreAudit | None,
+        classes: Collection[str] | None,
+        cells: Sequence[Cell],
+        hosts: Sequence[HostState],
     ) -> dict[str, Sequence[InstanceHolds]]:
         """Query each cell for its records, in parts; return them by cell.
 
         What an instance should hold is most of its record. It is kept only where it contradicts the store: a large
         cloud has hundreds of thousands of instances.
         """
-        compared = None if store is None else RecordsCompared(store, hosts)
+        compared = None if store is None else RecordsCompared(store, classes, hosts)
 
         def needed(instance: InstanceHolds) -> InstanceHolds:
             agrees = compared is not None and next(compared.findings(instance), None) is None

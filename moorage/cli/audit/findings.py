@@ -49,11 +49,12 @@ class CloudState:
     ``instances`` are the instances that are not deleted. ``unwanted`` are the claims of other services that their
     owners do not want: by claim id, the text of the owner's answer. ``recorded`` are the records of the cells that have
     answered, by cell; they include deleted instances to which a residue may belong. The collector leaves out what an
-    instance should hold if it agrees with the store. ``drift`` is by scheduler.
+    instance should hold if it agrees with the store. ``classes`` are all resource classes. ``drift`` is by scheduler.
     ``unseen`` has each part that could not be read, with the reason.
     """
 
     store: StoreAudit | None = None
+    classes: Collection[str] | None = None
     instances: Sequence[Instance] | None = None
     unwanted: Mapping[str, str] = field(default_factory=dict)
     recorded: Mapping[str, Sequence[InstanceHolds]] = field(default_factory=dict)
@@ -84,7 +85,7 @@ def judge(state: CloudState) -> list[Finding]:
             found += _leaked(state.store.holders, state.instances, residues, state.unwanted)
         if state.hosts is not None:
             found += _claimed_twice(state.store.holders, state.hosts)
-        compared = RecordsCompared(state.store, state.hosts or ())
+        compared = RecordsCompared(state.store, state.classes, state.hosts or ())
         found += [finding for instance in recorded for finding in compared.findings(instance)]
     found += _active_twice(state.instances or ())
     found += [_unknown_guest(unknown) for unknown in state.unknown_guests]
@@ -222,11 +223,15 @@ def _active_twice(instances: Sequence[Instance]) -> Iterator[Finding]:
 
 
 class RecordsCompared:
-    """Compares the records of instances with the store."""
+    """Compares the records of instances with the store.
 
-    def __init__(self, store: StoreAudit, hosts: Sequence[HostState]) -> None:
+    :param classes: all resource classes; None if they are unknown.
+    """
+
+    def __init__(self, store: StoreAudit, classes: Collection[str] | None, hosts: Sequence[HostState]) -> None:
         self._holders = {holder.uuid: holder for holder in store.holders}
         self._roots = store.roots
+        self._classes = classes
         self._nodes = {host.compute_node_uuid for host in hosts}
 
     def findings(self, instance: InstanceHolds) -> Iterator[Finding]:
@@ -236,11 +241,16 @@ class RecordsCompared:
         for hold in instance.holds:
             # Residues on a deleted host were deleted together with it.
             if hold.consumer_type != RESIDUE or hold.root_provider_uuid in self._nodes:
-                yield from _differing(instance, hold, self._holders.get(hold.consumer_uuid), self._roots)
+                holder = self._holders.get(hold.consumer_uuid)
+                yield from _differing(instance, hold, holder, self._roots, self._classes)
 
 
 def _differing(
-    instance: InstanceHolds, hold: RecordedHold, holder: Holder | None, roots: Mapping[str, str]
+    instance: InstanceHolds,
+    hold: RecordedHold,
+    holder: Holder | None,
+    roots: Mapping[str, str],
+    classes: Collection[str] | None,
 ) -> Iterator[Finding]:
     def finding(kind: str, detail: str, mark: str) -> Finding:
         return Finding(kind, hold.consumer_uuid, detail, mark, instance_uuid=instance.instance_uuid)
@@ -254,6 +264,8 @@ def _differing(
         yield finding("claim", "; ".join(differences), mark)
     else:
         for uuid, name, expected, found in _shortages(hold, holder.held, roots):
+            if classes is not None and name not in classes:
+                continue  # deleted since: a heal leaves it out too
             detail = f"holds {found} {name} of provider {uuid}, and should hold {expected}"
             yield finding("short", detail, f"{mark} {uuid} {name} {expected} {found}")
 

@@ -23,6 +23,7 @@ from moorage.messages import (
     ListHoldsInCell,
     ListHosts,
     ListInstances,
+    ListResourceClasses,
     ListServices,
     ListStrangersInCell,
     Ownership,
@@ -77,6 +78,10 @@ class Placement:
     def audit_store(self, message: AuditStore) -> StoreAudit:
         self.asked.append(message)
         return self.audits.pop(0) if len(self.audits) > 1 else self.audits[0]
+
+    @serves(ListResourceClasses)
+    def list_resource_classes(self, _message: ListResourceClasses) -> list[str]:
+        return ["VCPU"]
 
     @serves(ListClaims)
     def list_claims(self, message: ListClaims) -> list[ClaimState]:

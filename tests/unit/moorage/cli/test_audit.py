@@ -253,6 +253,13 @@ def test_amounts_beyond_the_recorded_ones_are_no_finding() -> None:
     assert against(changed(held={NODE: {"VCPU": 17, "MEMORY_MB": 1024, "VGPU": 1}, POOL: {"DISK_GB": 5}})) == []
 
 
+@pytest.mark.parametrize(("classes", "expected"), [({"VCPU", "MEMORY_MB"}, []), (None, ["short"])])
+def test_a_recorded_amount_of_a_deleted_class_is_no_finding(classes: set[str] | None, expected: list[str]) -> None:
+    older = recorded(hold({NODE: {**AMOUNTS[NODE], "CUSTOM_GONE": 1}}))
+    found = judge(seen(HOLDS, instances=[instance()], recorded=older, classes=classes))
+    assert [finding.kind for finding in found] == expected
+
+
 def test_amounts_moved_within_the_tree_are_no_finding_and_outside_of_it_are_short() -> None:
     child = derived("audit", "child")
     moved = changed(held={NODE: {"MEMORY_MB": 1024}, child: {"VCPU": 16}})

@@ -15,6 +15,7 @@ from moorage.messages import (
     ListHoldsInCell,
     ListHosts,
     ListInstances,
+    ListResourceClasses,
     ListServices,
     ListStrangersInCell,
 )
@@ -50,7 +51,8 @@ def hold(name: str) -> RecordedHold:
         root_provider_uuid=NODE,
         accepted_by=uuid("attempt", name),
         accepted_host="h1",
-        allocations={NODE: ProviderAmounts(resources={"VCPU": 2})},
+        # The second class has been deleted since.
+        allocations={NODE: ProviderAmounts(resources={"VCPU": 2, "CUSTOM_GONE": 1})},
         project_id="p",
         user_id="u",
     )
@@ -99,6 +101,7 @@ class Cloud:
         ListHoldsInCell: HoldsInCell(instances=tuple(map(recorded, NAMES))),
         ListHosts: [HOST],
         ListInstances: list(map(instance, NAMES)),
+        ListResourceClasses: ["VCPU"],
         ListServices: [],
         ListStrangersInCell: [],
     }
