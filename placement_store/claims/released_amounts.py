@@ -52,7 +52,8 @@ def locate(
     """Return the amounts to be released, by the provider from which they are allocated now.
 
     If an amount is no longer allocated from its provider, it is taken from the rest of that provider's tree: a reshape
-    keeps the sum that a consumer has there of each class.
+    keeps the sum that a consumer has there of each class. Foreign amounts of this class in that tree are then taken for
+    the claim's, because they cannot be distinguished.
 
     :param keys: the providers that ``released`` names and that exist; a deleted one was in the host's tree.
     :param in_tree: the result of :func:`providers_on_host`.
