@@ -57,10 +57,13 @@ class GroupedHelp(HelpCommand):
             print_commands(app)
             return 0
         names = [name for name, _ in app.command_manager]
-        # cliff lists the commands that begin with the first word, and prints a Python list if there are none.
-        if not any(name.startswith(parsed_args.cmd[0]) for name in names):
-            sys.stderr.write(f"moorage: {unknown_command(names, parsed_args.cmd)}\n")
-            return 2
+        if not any(name.startswith(" ".join(parsed_args.cmd)) for name in names):
+            try:
+                app.command_manager.find_command(parsed_args.cmd)  # arguments may follow the name
+            except ValueError:
+                # cliff would list the commands that begin with the first word, or print a Python list.
+                sys.stderr.write(f"moorage: {unknown_command(names, parsed_args.cmd)}\n")
+                return 2
         return int(super().take_action(parsed_args))
 
 

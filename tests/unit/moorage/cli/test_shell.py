@@ -121,7 +121,8 @@ def test_an_unknown_command_is_refused_in_one_line_with_a_suggestion(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     output = {}
-    for words in ("instance lst", "instnce list --project p", "agregate list", "server-group", "zzz", "help zzz"):
+    helps = ("help zzz", "help instance lst")
+    for words in ("instance lst", "instnce list --project p", "agregate list", "server-group", "zzz", *helps):
         assert main(words.split()) == 2
         output[words] = capsys.readouterr().err
 
@@ -133,6 +134,16 @@ def test_an_unknown_command_is_refused_in_one_line_with_a_suggestion(
     assert output["server-group"] == "moorage: 'server-group' needs a further word: create, delete, list, show\n"
     assert output["zzz"] == "moorage: there is no command 'zzz'; `moorage help` lists them\n"
     assert output["help zzz"] == output["zzz"]
+    assert output["help instance lst"] == output["instance lst"]
+
+
+def test_the_help_of_some_words_is_that_of_the_command_or_lists_the_commands_that_begin_with_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["help", "instance", "show", "an-argument"]) == 0
+    assert capsys.readouterr().out.startswith("usage: moorage instance show")
+    assert main(["help", "hos"]) == 0
+    assert capsys.readouterr().out.startswith('Command "hos" matches:\n  host ')
 
 
 #: Invalid numbers of seconds to wait.
