@@ -125,13 +125,22 @@ def split_move(
     """
     keys, mine = places.keys, instance.amounts
     instance_tree = released_amounts.providers_on_host(connection, instance)
-    new = +released_amounts.locate(connection, instance, claimed, keys, instance_tree, names)
     migration_tree = released_amounts.providers_on_host(connection, migration)
-    old = _old_on_migration(connection, migration, held, places, migration_tree, names)
+    existing = {uuid: resources for uuid, resources in claimed.items() if uuid in keys}
+    named = Counter(allocations.numbered(existing, keys, names, connection))
+    old = _old_on_migration(connection, migration, held, mine, named, places, migration_tree, names)
     # The instance holds the rest of old in the trees of these providers, as far as it is still allocated.
     rest = _not_on_migration(connection, held, old, places, migration_tree, names)
-    # On other providers that new names, the instance has new: they are the last place to which old was moved.
-    kept_old = +released_amounts.locate(connection, instance, rest, keys, instance_tree, names, last=places.used)
+    # What new lacks where it was claimed is not where old was claimed, if old has as much there beyond new.
+    beyond = Counter(allocations.numbered(rest, keys, names, connection)) - named
+    rows = {
+        pair: row._replace(amount=max(min(row.amount, named[pair]), row.amount - beyond[pair]))
+        for pair, row in instance.rows.items()
+    }
+    new = +released_amounts.locate(connection, replace(instance, rows=rows), claimed, keys, instance_tree, names)
+    # The instance has old where it has new: a reshape has moved it there, and first where there is more than new.
+    first = sorted(new, key=lambda pair: (mine[pair] <= new[pair], pair))
+    kept_old = +released_amounts.locate(connection, instance, rest, keys, instance_tree, names, first=first)
     return MoveParts(
         new=new,
         kept_old=kept_old,
@@ -148,24 +157,33 @@ def _old_on_migration(
     connection: Connection,
     migration: Holding,
     held: Amounts,
+    on_instance: Mapping[Pair, int],
+    new: Mapping[Pair, int],
     places: MovePlaces,
     migration_tree: Collection[int],
     names: ResourceClassNames,
 ) -> Counter[Pair]:
-    """Return the part of old on the migration: nothing on providers that the destination uses outside the source."""
+    """Return the part of old on the migration.
+
+    :param new: the amounts of the destination where they were claimed.
+    """
     keys, outside = places.keys, places.outside_source
     shared = {uuid: resources for uuid, resources in held.items() if uuid in keys and keys[uuid].id in outside}
     others = {uuid: resources for uuid, resources in held.items() if uuid not in shared}
-    rows = {pair: row for pair, row in migration.rows.items() if pair[0] not in outside}
-    old = released_amounts.locate(connection, replace(migration, rows=rows), others, keys, migration_tree, names)
-    # If a reshape has moved amounts of the other providers before the move began, the migration has them too. They are
-    # looked for only on providers that neither side names: on those of old, anything beyond old is foreign.
-    rest = {
+    # A reshape during the move may have moved these to providers that the destination uses.
+    old = released_amounts.locate(connection, migration, others, keys, migration_tree, names)
+    # The migration has nothing on shared providers. If a reshape had moved amounts of them before the move began, it
+    # has these on providers that neither side names: on those of old, anything beyond old is foreign. If the instance
+    # has more than new on a shared provider, old has stayed there.
+    stayed = {pair: amount for pair, amount in on_instance.items() if amount > new.get(pair, 0)}
+    lacking = Counter(allocations.numbered(shared, keys, names, connection)) - Counter(stayed)
+    rows = {
         pair: row._replace(amount=row.amount - old[pair])
-        for pair, row in rows.items()
+        for pair, row in migration.rows.items()
         if pair[0] not in places.pools | places.used
     }
-    return old + released_amounts.locate(connection, replace(migration, rows=rest), shared, keys, migration_tree, names)
+    moved = _where_claimed(shared, lacking, keys, names, connection)
+    return old + released_amounts.locate(connection, replace(migration, rows=rows), moved, keys, migration_tree, names)
 
 
 def _not_on_migration(
@@ -196,9 +214,20 @@ def _not_on_migration(
         found = min(rest[pair], moved[place])
         rest[pair] -= found
         moved[place] -= found
+    return _where_claimed(shared, rest, keys, names, connection)
+
+
+def _where_claimed(
+    claimed: Amounts,
+    amounts: Mapping[Pair, int],
+    keys: Mapping[str, ProviderKey],
+    names: ResourceClassNames,
+    connection: Connection,
+) -> dict[str, dict[str, int]]:
+    """Return how much of a claim these amounts have, by the uuids of the providers and the names of the classes."""
     return {
-        uuid: {name: rest[keys[uuid].id, names.id_of(name, connection)] for name in resources}
-        for uuid, resources in shared.items()
+        uuid: {name: amounts.get((keys[uuid].id, names.id_of(name, connection)), 0) for name in resources}
+        for uuid, resources in claimed.items()
     }
 
 

@@ -5,7 +5,7 @@ same tree: of the host's tree, or of a sharing provider's.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from sqlalchemy import Connection, select
@@ -47,7 +47,7 @@ def locate(
     keys: Mapping[str, ProviderKey],
     in_tree: Collection[int],
     names: ResourceClassNames,
-    last: Collection[int] = (),
+    first: Sequence[Pair] = (),
 ) -> Counter[Pair]:
     """Return the amounts to be released, by the provider from which they are allocated now.
 
@@ -57,7 +57,7 @@ def locate(
 
     :param keys: the providers that ``released`` names and that exist; a deleted one was in the host's tree.
     :param in_tree: the result of :func:`providers_on_host`.
-    :param last: the ids of the providers from which amounts are taken only if the rest of the tree has too little.
+    :param first: the amounts that are taken before the others, if one is not where it was claimed.
     """
     held = holding.amounts
     found: Counter[Pair] = Counter()
@@ -72,8 +72,8 @@ def locate(
                 found[key.id, number] += here
             missing[holding.root_provider_id if key is None else key.root_id, number] += amount - here
     roots = dict.fromkeys(in_tree, holding.root_provider_id) | _other_roots(connection, holding, +missing, in_tree)
-    pairs = [pair for pair in held if pair[0] in roots]
-    for provider_id, number in sorted(pairs, key=lambda pair: (pair[0] in last, pair)):
+    pairs = dict.fromkeys([*first, *sorted(held)])
+    for provider_id, number in (pair for pair in pairs if pair in held and pair[0] in roots):
         place = roots[provider_id], number
         elsewhere = min(missing[place], held[provider_id, number] - found[provider_id, number])
         found[provider_id, number] += elsewhere

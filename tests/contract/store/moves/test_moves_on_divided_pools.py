@@ -124,3 +124,78 @@ def test_foreign_amounts_elsewhere_in_the_pool_stay_if_a_reshape_has_moved_those
     assert moving.amounts == {**(moving.claimed if outcome == "confirm" else back), **foreign}
     assert ended.extras == {}
     assert store.is_sound()
+
+
+@pytest.mark.parametrize("keep_extras", [False, True])
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_the_amounts_of_the_source_are_found_where_a_reshape_has_moved_them_to_a_provider_of_the_destination(
+    store: Store, reshaping: Reshaping, at: Providers, outcome: str, keep_extras: bool
+) -> None:
+    moving = Moving(store, {at.source: CPUS, **disk(at.nvme, 30)}).build()
+    moving.begin({at.after: CPUS, **disk(at.hdd, 10)})
+    moving.accept()
+    reshaping.move((at.nvme, {"DISK_GB": 200}, at.hdd), dealt=(dealt(moving.migration, at.nvme, at.hdd, DISK_GB=30),))
+    assert moving.migrations == {at.source: CPUS, **disk(at.hdd, 30)}
+
+    ended = store.dispatcher.call(moving.ending(outcome, guest_gone=True, keep_extras=keep_extras))
+
+    back = {at.source: CPUS, **disk(at.hdd, 30)}
+    assert (moving.amounts, ended.extras) == (moving.claimed if outcome == "confirm" else back, {})
+    assert store.is_sound()
+
+
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_a_source_that_was_reshaped_before_the_move_keeps_its_place_beside_foreign_amounts(
+    store: Store, reshaping: Reshaping, at: Providers, outcome: str
+) -> None:
+    moving = Moving(store, {at.source: CPUS, **disk(at.hdd, 30)}).build()
+    tray = store.provider("tray", parent=at.hdd)
+    reshaping.move((at.hdd, {"DISK_GB": 200}, tray), dealt=(dealt(moving.uuid, at.hdd, tray, DISK_GB=30),))
+    moving.generation = store.consumer(moving.uuid).generation
+    moving.begin({at.after: CPUS, **disk(tray, 30)})
+    moving.accept()
+    foreign = disk(at.nvme, 30)
+    moving.generation = store.put(moving.uuid, {**moving.amounts, **foreign}, moving.generation)
+
+    ended = store.dispatcher.call(moving.ending(outcome, guest_gone=True))
+
+    host = at.after if outcome == "confirm" else at.source
+    assert (moving.amounts, ended.extras) == ({host: CPUS, **disk(tray, 30), **foreign}, {})
+    assert store.is_sound()
+
+
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_what_a_reshape_has_moved_from_the_destination_is_not_taken_from_the_amounts_of_the_source(
+    store: Store, reshaping: Reshaping, at: Providers, outcome: str
+) -> None:
+    moving = Moving(store, {at.source: CPUS, **disk(at.hdd, 40)}).build()
+    moving.begin({at.after: CPUS, **disk(at.ssd, 10), **disk(at.hdd, 10)})
+    moving.accept()
+    tray = store.provider("tray", parent=at.ssd)
+    reshaping.move((at.ssd, {"DISK_GB": 200}, tray), dealt=(dealt(moving.uuid, at.ssd, tray, DISK_GB=10),))
+
+    ended = store.dispatcher.call(moving.ending(outcome, guest_gone=True))
+
+    new = {at.after: CPUS, **disk(tray, 10), **disk(at.hdd, 10)}
+    assert (moving.amounts, ended.extras) == (new if outcome == "confirm" else moving.held, {})
+    assert store.is_sound()
+
+
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_foreign_amounts_on_the_migration_are_named_if_the_instance_has_all_of_the_source(
+    store: Store, at: Providers, outcome: str
+) -> None:
+    moving = Moving(store, {at.source: CPUS, **disk(at.nvme, 40)}).build()
+    moving.begin({at.after: CPUS, **disk(at.nvme, 20)})
+    moving.accept()
+    foreign = disk(at.hdd, 10)
+    store.put(moving.migration, {**moving.migrations, **foreign}, store.consumer(moving.migration).generation)
+
+    ended = store.dispatcher.call(moving.ending(outcome, guest_gone=True))
+
+    if outcome == "confirm":
+        assert moving.amounts == moving.claimed
+        assert {uuid: dict(part.resources) for uuid, part in ended.extras.items()} == foreign
+    else:
+        assert moving.amounts == {**moving.held, **foreign}
+    assert store.is_sound()

@@ -193,15 +193,15 @@ def _kept(model: Model, holder: Holder, released: Held, claimed: Held, next_root
     )
 
 
-def released_amounts_of(model: Model, holder: Holder, released: Held, last: Collection[str] = ()) -> Counter[Pair]:
-    """Return the allocations that now hold the claimed amounts, on the providers of ``last`` only if necessary."""
+def released_amounts_of(model: Model, holder: Holder, released: Held) -> Counter[Pair]:
+    """Return the allocations that now hold the claimed amounts."""
     released_amounts = Counter(holder.held) & Counter(released)
     # Amounts that a reshape has moved within a tree are released at their new place.
     missing: Counter[tuple[str | None, str]] = Counter()
     for (provider, name), amount in released.items():
         root = model.root_of(provider) if provider in model.providers else holder.root
         missing[root, name] += amount - released_amounts[provider, name]
-    for provider in sorted(model.providers, key=lambda one: one in last):
+    for provider in model.providers:
         for root, name in missing:
             if model.root_of(provider) == root:
                 more = min(missing[root, name], holder.held.get((provider, name), 0) - released_amounts[provider, name])

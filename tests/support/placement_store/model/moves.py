@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import structs
@@ -364,12 +364,12 @@ def _parts(model: Model, holder: Holder, migration: Holder, source: Side, presen
         # A deleted provider was in the tree of the source's host.
         return model.root_of(claimed) if claimed in model.providers else migration.root
 
-    def match(held: Counter[Pair], is_match: Callable[[str, str], bool]) -> Counter[Pair]:
-        """Take wanted amounts from those held; ``is_match`` gets the provider of the claim and that of the holder."""
+    def match(held: Counter[Pair], is_match: Callable[[str, Pair], bool]) -> Counter[Pair]:
+        """Take wanted amounts from those held; ``is_match`` gets the provider of the claim and the pair held."""
         taken: Counter[Pair] = Counter()
         for claimed, name in wanted:
             for at in model.providers:
-                if root(claimed) == root(at) and is_match(claimed, at):
+                if root(claimed) == root(at) and is_match(claimed, (at, name)):
                     amount = min(wanted[claimed, name], held[at, name])
                     wanted[claimed, name] -= amount
                     held[at, name] -= amount
@@ -377,16 +377,26 @@ def _parts(model: Model, holder: Holder, migration: Holder, source: Side, presen
         return +taken
 
     # The migration has what the destination does not share; a reshape may have moved it.
-    old = match(migrations, lambda claimed, at: claimed == at and at not in shared)
-    old += match(migrations, lambda claimed, at: claimed not in shared and at not in shared)
-    # It also has what a reshape had moved from a shared provider before the move, to one that no claim names.
-    old += match(migrations, lambda claimed, at: claimed in shared and at not in named)
-    # The instance has the rest in the trees of shared providers; a reshape may have moved it too. It has new on the
-    # others that the destination names: they are the last place.
-    kept_old = match(mine, lambda claimed, at: claimed == at and root(at) in trees)
-    kept_old += match(mine, lambda claimed, at: root(at) in trees and at not in present.providers)
-    kept_old += match(mine, lambda claimed, at: root(at) in trees)
-    new = +consumers.released_amounts_of(model, holder, present.amounts)
+    old = match(migrations, lambda claimed, there: claimed == there[0] and there[0] not in shared)
+    old += match(migrations, lambda claimed, _: claimed not in shared)
+    # It also has what a reshape had moved from a shared provider before the move, to one that no claim names. But if
+    # the instance has more than new at a shared provider, old is still there.
+    more = {one for one in wanted if one[0] in shared and mine[one] > present.amounts.get(one, 0)}
+    stays = {one: min(wanted[one], mine[one]) for one in more}
+    wanted.subtract(stays)
+    old += match(migrations, lambda claimed, there: claimed in shared and there[0] not in named)
+    wanted.update(stays)
+    # What new lacks at its providers is not what old has at its own, beyond new.
+    rest = Counter({one: amount for one, amount in wanted.items() if root(one[0]) in trees})
+    beyond = rest - Counter(present.amounts)
+    others = {one: max(min(n, present.amounts.get(one, 0)), n - beyond[one]) for one, n in holder.held.items()}
+    new = +consumers.released_amounts_of(model, replace(holder, held=others), present.amounts)
+    # The instance has the rest of old in the trees of shared providers; if a reshape has moved it, first where new is.
+    more = {one for one in new if holder.held[one] > new[one]}
+    kept_old = match(mine, lambda claimed, there: claimed == there[0] and root(there[0]) in trees)
+    kept_old += match(mine, lambda _, there: root(there[0]) in trees and there in more)
+    kept_old += match(mine, lambda _, there: root(there[0]) in trees and there in new)
+    kept_old += match(mine, lambda _, there: root(there[0]) in trees)
     return Parts(
         new=new,
         kept_old=kept_old,
