@@ -112,7 +112,9 @@ class AttemptSequences:
             return Next("give_back", GiveBackStep(failed=failed, fate=fate, reason=reason))
         return Next("release", ReleaseStep(failed=failed, fate=fate, reason=reason))
 
-    def record_arrival(self, connection: Connection, instance: CellInstance, attempt: AttemptRecord) -> str | None:
+    def record_arrival(
+        self, connection: Connection, instance: CellInstance, attempt: AttemptRecord
+    ) -> CellMigration | None:
         """Record that the guest of the current attempt runs; return the migration that is confirmed now, if any."""
         _instance, sequence = self.of(connection, instance)
         if sequence.migration is None:
@@ -125,7 +127,7 @@ class AttemptSequences:
         is_confirmed = sequence.migration.kind in SELF_CONFIRMING
         state: MigrationState = "confirming" if is_confirmed else "moved"
         self._migrations.change(connection, sequence.migration.uuid, state=state, destination_host=attempt.host)
-        return sequence.migration.uuid if is_confirmed else None
+        return sequence.migration if is_confirmed else None
 
     def record_arrivals(self, connection: Connection, attempts: Collection[AttemptRecord | AttemptAtGate]) -> None:
         """Record that the guests of the current attempts of builds and unshelvings run, which end here."""

@@ -137,7 +137,14 @@ def _of_a_move(
     held, claimed = _amounts(request), _amounts(current.selection.allocation_request)
     pools = set(source.selection.shared_providers) & {uuid for uuid, _ in claimed}
     shared = Counter({pair: amount for pair, amount in held.items() if pair[0] in pools})
-    migration = {"consumer_uuid": move.uuid, "consumer_type": "MIGRATION", "migration_of": instance.uuid}
+    migration = {
+        "consumer_uuid": move.uuid,
+        "consumer_type": "MIGRATION",
+        "migration_of": instance.uuid,
+        # The source's guest runs under an accepted claim, even if an earlier version did not record it.
+        "accepted_by": source.attempt_id,
+        "accepted_host": source.host,
+    }
     return [
         *_hold(instance, current, claimed | shared),
         *_hold(instance, source, held - shared, **migration),

@@ -49,7 +49,7 @@ UNDER_WAY: frozenset[InstanceState] = frozenset({"building", "moving", "unshelvi
 #   claimed ──▶ starting ── claim accepted (first gate) ──▶ building ── guest runs (second gate) ──▶ active
 #   starting, building ── host failed, silent or too late, or move aborted ──▶ failed
 #
-#   active ── source of a move ──▶ held ── move confirmed ──▶ ended
+#   active ── source of a move ──▶ held ── confirm begun ──▶ ended
 #                                    └── move failed or reverted ──▶ active
 #   active ── shelved, or its move reverted ──▶ ended
 #

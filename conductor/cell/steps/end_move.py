@@ -50,10 +50,10 @@ class CellMoveEnds(CellPart):
 
     # --- Records: in the caller's transaction, which has locked the instance ------------------------------------------
 
-    def begin_confirming(self, connection: Connection, migration_uuid: str, arrived: AttemptRecord) -> Operation:
+    def begin_confirming(self, connection: Connection, migration: CellMigration, arrived: AttemptRecord) -> Operation:
         """Begin to confirm a move that needs no order, because its guest has just arrived."""
-        LOG.info("Migration %s is confirmed automatically, on host %s", migration_uuid, arrived.host)
-        return self._begin_end(connection, CONFIRM, arrived.instance_uuid, migration_uuid)
+        LOG.info("Migration %s is confirmed automatically, on host %s", migration.uuid, arrived.host)
+        return self._begin_end(connection, CONFIRM, migration)
 
     def order(self, connection: Connection, instance: CellInstance, kind: str, request_id: str) -> list[Operation]:
         """Begin to confirm or revert a move; if that is in progress, retry its current step at once.
@@ -71,13 +71,16 @@ class CellMoveEnds(CellPart):
             # A revert begins with an order to the guest on the source, which is numbered.
             order_numbers.next_guest_order(self._cell.records, connection, instance)
         # The uuid is derived from the request id too, so that a revert that was given up can be ordered again.
-        return [self._begin_end(connection, kind, instance.uuid, migration.uuid, request_id)]
+        return [self._begin_end(connection, kind, migration, request_id)]
 
-    def _begin_end(
-        self, connection: Connection, kind: str, instance_uuid: str, migration_uuid: str, *further: str
-    ) -> Operation:
-        uuid = ids.derived(migration_uuid, kind, *further)
-        new = NewOperation(uuid, kind, instance_uuid, "destroy", NoPayload())
+    def _begin_end(self, connection: Connection, kind: str, migration: CellMigration, *further: str) -> Operation:
+        if kind == CONFIRM:
+            # A confirm is never given up. So from now on the source's attempt cannot pass a gate, and a returning host
+            # destroys its guest, however long the confirm takes.
+            source = self._cell.records.numbered(connection, migration.instance_uuid, migration.source_number)
+            self._cell.records.change_attempt(connection, source.attempt_id, state="ended")
+        uuid = ids.derived(migration.uuid, kind, *further)
+        new = NewOperation(uuid, kind, migration.instance_uuid, "destroy", NoPayload())
         [begun] = self._cell.operations.begin(connection, [new], context.current().request_id or uuid)
         return begun
 
@@ -127,7 +130,8 @@ class CellMoveEnds(CellPart):
                 return partial(self._given_up, operation, why)
             # Record it before the order to destroy is sent: from then on the guest may be gone, and the revert must go
             # on.
-            self._cell.database.write(lambda connection: self._leave(connection, operation, arrived))
+            reason = "its move was reverted"
+            self._cell.database.write(lambda connection: self._leave(connection, operation, arrived, reason=reason))
         return self._destroy(operation, arrived, self._cell.options.delete_patience)
 
     def _why_no_source(self, operation: Operation) -> str | None:
@@ -137,15 +141,16 @@ class CellMoveEnds(CellPart):
         why = self._cell.hosts.why_silent(source.host) or self._cell.agents.order(operation, source, message)
         return None if why is None else f"its source is not there to go back to, {source.host}: {why}"
 
-    def _leave(self, connection: Connection, operation: Operation, arrived: AttemptRecord) -> None:
-        """End the attempt on the destination: it cannot pass a gate any more, and a returning host destroys its guest.
+    def _leave(self, connection: Connection, operation: Operation, left: AttemptRecord, **values: str) -> None:
+        """End an attempt that is left: it passes no gate any more, and a returning host destroys its guest.
 
-        :raises Superseded: another conductor has taken over the operation, and has given up the revert.
+        :param values: further columns of the attempt.
+        :raises Superseded: another conductor has taken over the operation, and has ended it.
         """
         self._lock(connection, operation)
         if not self._cell.operations.is_pending(connection, operation.uuid):
             raise Superseded
-        self._cell.records.change_attempt(connection, arrived.attempt_id, state="ended", reason="its move was reverted")
+        self._cell.records.change_attempt(connection, left.attempt_id, state="ended", **values)
 
     def _source_unknown(self, operation: Operation, why: str, connection: Connection) -> Outcome:
         is_over = self._cell.operations.age(connection, operation) >= self._cell.options.delete_patience
@@ -199,7 +204,11 @@ class CellMoveEnds(CellPart):
     def end(self, operation: Operation) -> CommitStep:
         """Release the amounts that the migration holds on the source; if a guest may be left, they become a residue."""
         payload = operation.read(EndMoveStep)
+        _instance, _migration, source = self._cell.database.read(partial(self._source, operation))
         migration, arrived = self._cell.database.read(partial(self._arrived, operation))
+        # A confirm that was begun by an earlier version has not ended the source's attempt.
+        if not source.ended:
+            self._cell.database.write(lambda connection: self._leave(connection, operation, source))
         try:
             ended = send_end(self._cell, operation, payload, migration, arrived, "confirm", payload.fate)
         except errors.ConsumerNotFound as fault:
@@ -218,7 +227,6 @@ class CellMoveEnds(CellPart):
     ) -> Outcome:
         instance, migration = self._lock(connection, operation)
         source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
-        self._cell.records.change_attempt(connection, source.attempt_id, state="ended")
         # The host has not reported the guest as gone: a cleanup destroys it when the host answers, then releases the
         # residue.
         if fate != "gone":
