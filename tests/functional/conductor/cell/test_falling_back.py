@@ -239,6 +239,31 @@ def test_a_swap_whose_answer_is_lost_is_repeated_and_carried_out_once(world: Wor
     assert swaps[0] == swaps[1]
 
 
+def test_a_repeated_swap_does_not_skip_its_host_which_it_may_have_claimed_already(world: World) -> None:
+    class LosesItsFirstAnswer(FakePlacement):
+        @serves(SwapClaim)
+        def swap_claim(self, message: SwapClaim) -> Claimed:
+            answer = super().swap_claim(message)
+            if self.declared_down:
+                return answer
+            self.declared_down = {"b"}
+            raise errors.NoReply(topic="placement", method=message.method, seconds=0.0)
+
+    world.replace(LosesItsFirstAnswer())
+    world.agent.failing = {"a"}
+    [uuid] = world.build()
+
+    wait_until(lambda: world.show(uuid).state in ("active", "error"))
+
+    instance = world.show(uuid)
+    assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [("a", "failed"), ("b", "active")]
+    assert world.placement.held[uuid].claim_id == instance.claim_id
+    assert world.placement.hosts_held() == {node("b")}
+    swaps = [call for call in world.placement.calls if isinstance(call, SwapClaim)]
+    assert len(swaps) == 2
+    assert swaps[0] == swaps[1]
+
+
 @pytest.mark.short_calls
 def test_a_build_falls_back_if_an_agent_neither_answers_nor_accepts_the_claim(world: World) -> None:
     class SilentOnA(FakeAgent):
