@@ -58,10 +58,29 @@ def test_a_live_migration_is_aborted_during_a_swap_although_the_former_host_take
     wait_until(lambda: any(isinstance(call, SwapClaim) for call in placement.calls))
     wait_until(lambda: world.pending("cell", "AND step = 'swap'") == 0)
     world.agent.may_finish.set()
+    is_broken_off(world, move)
+
+
+def test_a_live_migration_that_is_aborted_during_a_swap_is_not_begun_on_the_new_host(world: World) -> None:
+    world.replace(Interrupted(lambda: move.end("abort")))
+    world.agent.failing = {"b"}
+    move = Mover(world, built(world), "live-migration")
+
+    move.move("b", "c")
+
+    wait_until(lambda: move.shown().state in ("failed", "confirmed"))
+    is_broken_off(world, move)
+    assert [build.host for build in world.agent.builds] == ["a", "b"]
+    [failed, unbegun] = move.shown().attempts
+    assert (failed.reason, unbegun.host, unbegun.state) == ("b is broken", "c", "failed")
+    assert "before it began" in str(unbegun.reason)
+
+
+def is_broken_off(world: World, move: Mover) -> None:
     assert becomes(world, move.uuid, "active").host == "a"
     assert (move.shown().state, move.shown().reason) == ("failed", "it was broken off")
     wait_until(lambda: world.pending("cell") == 0)
-    assert placement.hosts_held() == {node("a")}
+    assert world.placement.hosts_held() == {node("a")}
     assert {guest.host for guest in world.agent.guests.values()} == {"a"}
 
 
