@@ -1,12 +1,16 @@
 """Test moves in their cell: preparation, fall-back, and the return to the source."""
 
+import time
+
 import pytest
 from msgspec import structs
-from support.conductor.builders import World, node, wait_until
+from support.conductor.builders import FakeAgent, World, node, report, wait_until
+from support.conductor.host_reports import report_hosts
 from support.conductor.moving_instances import BIGGER, Mover, becomes, built, shown
 
 from moorage import errors, ids
-from moorage.messages import EndMove, SwapClaim
+from moorage.bus.bus import serves
+from moorage.messages import Done, EndMove, StopOnHost, SwapClaim
 from moorage.model import MoveKind
 
 # --- Without trouble --------------------------------------------------------------------------------------------------
@@ -263,6 +267,33 @@ def test_a_source_that_does_not_answer_in_time_keeps_its_guest(world: World) -> 
     after = becomes(world, uuid, "active")
 
     assert (after.host, world.agent.stopped) == ("a", set())
+    assert {build.host for build in world.agent.builds} == {"a"}
+
+
+def test_an_instance_whose_guest_may_be_stopped_on_a_silent_source_is_in_error(world: World) -> None:
+    class FallsSilent(FakeAgent):
+        """Stops a guest without an answer; from then on its host reports nothing."""
+
+        @serves(StopOnHost)
+        def stop_instance(self, message: StopOnHost) -> Done:
+            super().stop_instance(message)
+            report_hosts(world, hosts=(report(message.host),))
+            time.sleep(0.4)
+            raise errors.NoReply(topic="agent", method=message.method, seconds=0.0)
+
+    world.conf.set_override("host_down_after", 0.2, group="scheduler")
+    world.restart("cell")
+    world.replace(FallsSilent(world.bus))
+    uuid = built(world)
+    move = Mover(world, uuid)
+    move.move("b")
+
+    wait_until(lambda: move.shown().state == "failed")
+
+    after = shown(world, uuid)
+    assert (after.state, after.host) == ("error", "a")
+    assert "its guest does not run there: the host has not reported" in str(after.reason)
+    assert world.agent.stopped == {after.attempts[0].attempt_id}
     assert {build.host for build in world.agent.builds} == {"a"}
 
 
