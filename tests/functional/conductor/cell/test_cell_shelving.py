@@ -1,12 +1,11 @@
 """Test shelving, unshelving and rebuilding in a cell."""
 
 import pytest
-from support.conductor.builders import FakePlacement, World, node, wait_until
+from support.conductor.builders import World, node, wait_until
 from support.conductor.moving_instances import Mover, becomes, built, rebuild, shelve, shown, unshelve
 
 from moorage import errors, ids
-from moorage.bus.bus import serves
-from moorage.messages import CancelUnshelveInCell, DeleteAllocations, PrepareUnshelveInCell, RebuildOnHost, Released
+from moorage.messages import CancelUnshelveInCell, DeleteAllocations, PrepareUnshelveInCell, RebuildOnHost
 
 GPU = ids.derived("gpu")
 
@@ -82,36 +81,6 @@ def test_shelving_that_waits_for_a_dead_host_is_completed_with_a_residue_once_it
     wait_until(lambda: world.pending("cell") == 0)
     assert {guest.host for guest in world.agent.guests.values()} == {"b"}
     assert world.placement.hosts_held() == {node("b")}
-
-
-def test_an_unrecorded_residue_is_cleaned_up_by_a_deletion(world: World) -> None:
-    class LosesAnswers(FakePlacement):
-        """Carries out requests that leave a residue without an answer while ``losing`` is set."""
-
-        losing = True
-
-        @serves(DeleteAllocations)
-        def delete_allocations(self, message: DeleteAllocations) -> Released:
-            answer = super().delete_allocations(message)
-            if self.losing and self.residues:
-                raise errors.NoReply(topic="placement", method="delete_allocations", seconds=0.0)
-            return answer
-
-    placement = world.replace(LosesAnswers())
-    uuid = built(world)
-    world.agent.no_reply_to_destroy = {"a"}
-    shelve(world, uuid)
-    placement.declared_down = {"a"}
-    wait_until(lambda: bool(placement.residues))
-    world.agent.no_reply_to_destroy = set()
-
-    world.delete(uuid)
-    wait_until(lambda: world.pending("cell", "AND kind = 'delete'") == 1)
-    placement.losing = False
-
-    becomes(world, uuid, "deleted")
-    wait_until(lambda: not placement.residues)
-    wait_until(lambda: world.pending("cell") == 0)
 
 
 def test_released_foreign_amounts_of_a_shelved_instance_are_named_in_its_record(world: World) -> None:

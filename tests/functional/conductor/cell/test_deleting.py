@@ -2,13 +2,17 @@
 
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.conductor.builders import CELL_1, SPEC, FakePlacement, World, selection, wait_until
+from support.conductor.moving_instances import Mover, becomes, built, shelve
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import BuildInCell, Claimed, DeleteInCell, InstanceBuild, ListInstances, SwapClaim
+from moorage.messages.wire import Mutation
 
 
 def test_a_deleted_instance_loses_its_guest_then_its_claim_and_is_listed_only_on_request(world: World) -> None:
@@ -72,6 +76,68 @@ def test_an_instance_deleted_while_its_claim_is_swapped_leaves_nothing(world: Wo
     assert placement.held == {}
     assert len(world.agent.builds) == 1
     assert world.pending("cell") == 0
+
+
+class LosesAnswers(FakePlacement):
+    """Carries out requests without an answer while something is held as a residue, until ``losing`` is cleared."""
+
+    losing = True
+
+    def once(self, message: Mutation[Any], work: Callable[[], Any]) -> Any:
+        answer = super().once(message, work)
+        if self.losing and self.residues:
+            raise errors.NoReply(topic="placement", method=message.method, seconds=0.0)
+        return answer
+
+
+def leaves_on_the_shelf(world: World) -> str:
+    uuid = built(world)
+    world.agent.no_reply_to_destroy = {"a"}
+    shelve(world, uuid)
+    world.placement.declared_down = {"a"}
+    return uuid
+
+
+def gives_back(world: World) -> str:
+    uuid = built(world)
+    world.agent.hanging = {"b"}
+    Mover(world, uuid, "live-migration").move("b")
+    return uuid
+
+
+def swaps(world: World) -> str:
+    world.agent.hanging = {"a"}
+    [uuid] = world.build()
+    return uuid
+
+
+def releases(world: World) -> str:
+    world.scheduler.hosts = ["a"]
+    return swaps(world)
+
+
+@pytest.mark.parametrize(
+    ("begin", "step"),
+    [(leaves_on_the_shelf, "leave"), (gives_back, "give_back"), (swaps, "swap"), (releases, "release")],
+)
+def test_an_unrecorded_residue_is_cleaned_up_by_a_deletion(
+    world: World, begin: Callable[[World], str], step: str
+) -> None:
+    world.restart("cell", build_timeout=1.0)
+    placement = world.replace(LosesAnswers())
+    uuid = begin(world)
+    wait_until(lambda: bool(placement.residues))
+    assert world.pending("cell", f"AND step = '{step}'") == 1
+    world.agent.no_reply_to_destroy = set()
+
+    world.delete(uuid)
+    wait_until(lambda: world.pending("cell", "AND kind = 'delete'") == 1)
+    placement.losing = False
+
+    becomes(world, uuid, "deleted")
+    wait_until(lambda: not placement.residues)
+    wait_until(lambda: world.pending("cell") == 0)
+    assert placement.hosts_held() == set()
 
 
 def test_a_delete_waits_for_a_host_that_does_not_answer_and_keeps_its_claim_until_then(world: World) -> None:
