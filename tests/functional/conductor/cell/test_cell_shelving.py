@@ -1,11 +1,13 @@
 """Test shelving, unshelving and rebuilding in a cell."""
 
 import pytest
-from support.conductor.builders import World, node, wait_until
+from support.conductor.builders import FakePlacement, World, node, wait_until
+from support.conductor.host_reports import ended_attempts, report_gone
 from support.conductor.moving_instances import Mover, becomes, built, rebuild, shelve, shown, unshelve
 
 from moorage import errors, ids
-from moorage.messages import CancelUnshelveInCell, DeleteAllocations, PrepareUnshelveInCell, RebuildOnHost
+from moorage.bus.bus import serves
+from moorage.messages import CancelUnshelveInCell, DeleteAllocations, PrepareUnshelveInCell, RebuildOnHost, Released
 
 GPU = ids.derived("gpu")
 
@@ -81,6 +83,32 @@ def test_shelving_that_waits_for_a_dead_host_is_completed_with_a_residue_once_it
     wait_until(lambda: world.pending("cell") == 0)
     assert {guest.host for guest in world.agent.guests.values()} == {"b"}
     assert world.placement.hosts_held() == {node("b")}
+
+
+def test_no_residue_stays_of_a_shelved_instance_whose_guest_is_reported_gone_before_the_residue_is_left(
+    world: World,
+) -> None:
+    class ReportedBefore(FakePlacement):
+        """Gets each request to leave a residue only after the host has reported the guest as gone."""
+
+        @serves(DeleteAllocations)
+        def delete_allocations(self, message: DeleteAllocations) -> Released:
+            if message.leave_residue:
+                report_gone(world, *ended_attempts(world, "a"))
+            return super().delete_allocations(message)
+
+    placement = world.replace(ReportedBefore())
+    uuid = built(world)
+    world.agent.no_reply_to_destroy = {"a"}
+    shelve(world, uuid)
+    placement.declared_down = {"a"}
+
+    [attempt] = becomes(world, uuid, "shelved").attempts
+
+    assert not attempt.guest_left
+    wait_until(lambda: not placement.residues)
+    wait_until(lambda: world.pending("cell") == 0)
+    assert attempt.attempt_id in placement.deleted
 
 
 def test_released_foreign_amounts_of_a_shelved_instance_are_named_in_its_record(world: World) -> None:
