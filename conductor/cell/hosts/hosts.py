@@ -277,6 +277,11 @@ class CellHosts:
             return None
         return f"the host has not reported for {age:.0f} s"
 
+    def has_reported_since(self, service_host: str, moment: float) -> bool:
+        """Return whether a report of a host was recorded after a moment of the database's clock."""
+        last = self._database.read(lambda connection: connection.execute(_LAST_SEEN, self._of_host(service_host)).one())
+        return last[1] is not None and last[1] > moment
+
     def database_clock(self) -> float:
         """Return the time of the database's clock, in seconds.
 

@@ -37,6 +37,8 @@ class CellMigration:
     #: The state of the instance before the migration; it is restored if the migration fails or is reverted.
     instance_state: InstanceState
     source_number: int
+    #: When it was prepared, by the database's clock.
+    created_at: float
     is_aborted: bool
     #: The request of the instance after the migration, the allocations that the migration holds on the source, and the
     #: destinations to try; null and empty until something is claimed.

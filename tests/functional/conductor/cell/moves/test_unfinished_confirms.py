@@ -120,3 +120,25 @@ def test_the_records_of_an_unfinished_confirm_name_the_accepted_claim_of_the_sou
 
     held = {hold.consumer_uuid: (hold.claim_id, hold.accepted_by, hold.accepted_host) for hold in recorded.holds}
     assert held[move.migration] == (source.claim_id, source.attempt_id, "a")
+
+
+def test_an_evacuated_source_that_has_returned_before_the_arrival_destroys_its_guest(world: World) -> None:
+    placement = world.replace(EndsNoMove())
+    move = Mover(world, built(world), "evacuation")
+    build = world.agent.build_on("a")
+    placement.declared_down = {"a"}
+    world.agent.may_finish.clear()
+    move.move("b")
+    wait_until(lambda: len(world.agent.guests) == 2)
+    start_hosts(world, "a")
+    assert ended_attempts(world, "a") == []
+    return_hosts(world, "a", guests=(guest_of(build),))
+    assert returning(world, "a") == ()
+
+    world.agent.may_finish.set()
+
+    wait_until(lambda: world.agent.destroyed == [build.attempt_id])
+    assert shown(world, move.uuid).state == "moved"
+    placement.is_ready = True
+    only_b_is_held(world, move)
+    assert placement.residues == {}
