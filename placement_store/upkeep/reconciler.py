@@ -6,6 +6,7 @@ host has accepted it. Several placement roles may do this concurrently.
 
 import logging
 import threading
+import time
 from functools import partial
 
 from oslo_config import cfg
@@ -33,6 +34,9 @@ _SETTLED = "settled"
 _AT_ONCE = 200
 #: This many calls in a row without a reply end a round: each of them may have taken the whole timeout.
 _PATIENCE = 3
+#: After these seconds a round begins no further claim: a cell whose database is silent takes seconds for each of its
+#: claims.
+_ROUND_SECONDS = 30.0
 #: The fraction of an interval during which a claim that one role has examined is examined by no other role.
 _LOOKED_AT = 0.5
 
@@ -63,14 +67,14 @@ class Reconciler:
         """
         with context.bound(service=self._log_name):
             in_parts(lambda: self._database.write(reconciler_log.forget_settled))
-            unanswered = 0
+            unanswered, until = 0, time.monotonic() + _ROUND_SECONDS
             count = partial(reconciler_log.unaccepted, older_than=self._older_than)
             metrics.CLAIMS_UNACCEPTED.set(self._database.read(count))
             find = partial(
                 reconciler_log.doubtful, older_than=self._older_than, not_since=self._not_since, at_most=_AT_ONCE
             )
             for claim in self._database.read(find):
-                if self._ended.is_set() or unanswered == _PATIENCE:
+                if self._ended.is_set() or unanswered == _PATIENCE or time.monotonic() > until:
                     return
                 request_id = ids.fresh()
                 with context.bound(request_id=request_id):

@@ -1,5 +1,6 @@
 """Test the reconciler: it releases claims only if their owner does not want them, never because of their age."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -182,6 +183,18 @@ def test_claims_of_a_dead_cell_do_not_delay_those_of_other_cells(
     reconciler.round()
 
     assert found(store).keys() == in_dead_cell | {other}
+
+
+def test_a_round_that_has_taken_long_begins_no_further_claim(
+    store: Store, owner: FakeOwner, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner.wanted = {old_claim(store, store.provider(**SMALL))[1] for _ in range(3)}
+    monkeypatch.setattr("placement_store.upkeep.reconciler._ROUND_SECONDS", 0.05)
+    owner.before_answer = lambda _message: time.sleep(0.1)
+
+    for number in (1, 2, 3):
+        next_round(store, reconciler)
+        assert len(owner.asked) == number
 
 
 def test_refusals_of_the_owner_do_not_end_a_round(store: Store, owner: FakeOwner, reconciler: Reconciler) -> None:
