@@ -82,14 +82,15 @@ class DirectConnection:
 
     def is_blocked(self) -> bool:
         """Return whether the broker still takes no messages from this connection; if the connection is lost, false."""
-        try:
-            while self._alarm:
+        while True:
+            try:
                 self._amqp.drain_events(timeout=_UNBLOCKED_SECONDS)
-        except TimeoutError:
-            return True
-        except FAULTS:
-            pass
-        return False
+            except _BlockedByAlarm:
+                continue  # by a further alarm, or by the same one again
+            except TimeoutError:
+                return self._alarm is not None
+            except FAULTS:
+                return False
 
     def call(self, exchange: str, topic: str, content: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
         """Send a call, and return the body of its answer; None if no answer comes in time."""

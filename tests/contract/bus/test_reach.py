@@ -1,7 +1,7 @@
 """Test that a command without a server fails within seconds and names the service to start, on both buses."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -289,3 +289,40 @@ def test_a_watched_status_leaves_no_bus_open_between_its_rounds(
 def test_a_closed_connection_is_dropped_without_another_connection() -> None:
     # Otherwise, the library would connect to port 1 and warn about it.
     DirectConnection(amqp.Connection("127.0.0.1:1"), 1.0).drop()
+
+
+class AlarmedConnection:
+    """A connection of the AMQP library whose broker reports these alarms, each by its reason, and null for the end."""
+
+    def __init__(self, *reports: str | None) -> None:
+        self.reports = list(reports)
+        self._METHODS: dict[Any, Any] = {}
+        self._callbacks: dict[Any, Callable[[str], None]] = {}
+        self.on_unblocked: Callable[[], None] = lambda: None
+
+    def drain_events(self, timeout: float) -> None:
+        if not self.reports:
+            raise TimeoutError
+        if (reason := self.reports.pop(0)) is None:
+            self.on_unblocked()
+        else:
+            next(iter(self._callbacks.values()))(reason)
+
+
+@pytest.mark.parametrize("later", [("low on disk",), (None, "low on disk")])
+def test_a_connection_that_a_further_alarm_blocks_is_still_blocked(later: tuple[str | None, ...]) -> None:
+    broker = AlarmedConnection("low on memory", *later)
+    connection = DirectConnection(broker, 1.0)
+    with pytest.raises(OSError, match="memory"):
+        broker.drain_events(1.0)
+
+    assert connection.is_blocked()
+
+
+def test_a_connection_is_not_blocked_after_the_end_of_the_alarm() -> None:
+    broker = AlarmedConnection("low on memory", None)
+    connection = DirectConnection(broker, 1.0)
+    with pytest.raises(OSError, match="memory"):
+        broker.drain_events(1.0)
+
+    assert not connection.is_blocked()
