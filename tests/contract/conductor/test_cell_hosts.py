@@ -14,7 +14,7 @@ from conductor.schema import cell_hosts
 from moorage import errors, ids
 from moorage.config import options
 from moorage.db.database import Database
-from moorage.messages import HostsRegistered, ReportHosts, ReportHostsInCell
+from moorage.messages import HostsRegistered, NumberedDescription, ReportHosts, ReportHostsInCell
 from moorage.model import HostReport
 
 
@@ -277,6 +277,17 @@ def test_a_node_that_has_records_with_its_former_and_its_new_name_is_forwarded_a
     hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
     start(hosts, renamed)
     assert forwarded(hosts) == []
+
+
+def test_a_description_that_schedulers_refuse_under_its_number_gets_a_greater_one(database: Database) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    start(hosts, described(1))
+    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
+
+    hosts.forwarded.number_after((NumberedDescription(service_host="h1", nodename="h1", number=1),))
+    assert forwarded(hosts) == [("h1", 2)]
+    hosts.forwarded.number_after((NumberedDescription(service_host="h1", nodename="h1", number=1),))
+    assert forwarded(hosts) == [("h1", 2)]
 
 
 def test_a_host_returns_with_another_agent_and_another_node(database: Database) -> None:
