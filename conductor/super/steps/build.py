@@ -56,8 +56,7 @@ class SelectStep(Value, frozen=True, kw_only=True):
     #: The number of alternates, as configured when the build was ordered, so that a repeated request has the same
     #: content. Null in the records of earlier versions.
     num_alternates: int | None = None
-    #: The compute node on which an instance has allocations already; it can be placed only there. In the records of
-    #: earlier versions it is named.
+    #: The compute node (uuid; formerly its name) of which an instance has allocations: it can be placed only there.
     node: Name | None = None
 
 
@@ -156,7 +155,7 @@ class SuperBuilds(SuperPart):
             node = node_of(placement, uuid, spec, instances=instances, tried=payload.node)
         except errors.InvalidState as refusal:
             return partial(self._refused, payload=payload, fault=refusal)
-        LOG.info("Instance %s has allocations on node %s, and is placed there", uuid, node)
+        LOG.info("Instance %s has allocations on compute node %s, and is placed there", uuid, node)
         following = structs.replace(_following(payload, payload.instance_uuids), node=node)
         return lambda _connection: Next("select", following)
 
