@@ -160,7 +160,24 @@ def _changed(model: Model, children: Mapping[str, ChildProvider], flows: Flows) 
             changed[pair] = _arrived(model, flows.origins[pair], present, total, fields or InventoryFields())
         elif present is not None:
             changed[pair] = replace(present, total=total, reserved=min(present.reserved, total))
+    # What is reserved and lost goes to existing providers whose reserved amount is not given.
+    for uuid, name in flows.arriving:
+        now, child = changed[uuid, name], children.get(uuid)
+        fields = child.inventories.get(name) if child else None
+        if now is not None and uuid in model.providers and (fields is None or fields.reserved is None):
+            lost = -_more_reserved(model, changed)[name]
+            more = max(0, min(lost, now.total - now.reserved))
+            changed[uuid, name] = replace(now, reserved=now.reserved + more)
     return changed
+
+
+def _more_reserved(model: Model, changed: Mapping[Pair, Inventory | None]) -> Counter[str]:
+    """Return how much more of each class is reserved; negative if less is."""
+    more: Counter[str] = Counter()
+    for pair, one in changed.items():
+        was = model.inventory(pair)
+        more[pair[1]] += (one.reserved if one else 0) - (was.reserved if was else 0)
+    return more
 
 
 def _arrived(
@@ -181,14 +198,12 @@ def _arrived(
 
 def _impossible(model: Model, flows: Flows, changed: Mapping[Pair, Inventory | None]) -> list[errors.MoorageError]:
     """Return an error if more moves than there is, an inventory contradicts itself, or less would be reserved."""
-    reserved: Counter[str] = Counter()
     wrong = False
     for pair, one in changed.items():
         was = model.inventory(pair)
         wrong |= flows.leaving[pair] > (was.total if was else 0)
         wrong |= one is not None and (one.reserved > one.total or max(one.min_unit, one.step_size) > one.max_unit)
-        reserved[pair[1]] += (one.reserved if one else 0) - (was.reserved if was else 0)
-    wrong |= any(amount < 0 for amount in reserved.values())
+    wrong |= any(amount < 0 for amount in _more_reserved(model, changed).values())
     return [errors.InvalidInventory(provider_uuid="", resource_class="", reason="")] * wrong
 
 
