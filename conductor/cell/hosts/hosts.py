@@ -58,8 +58,6 @@ _OF_HOST = (_OF_AGENT[0], cell_hosts.c.service_host == bindparam("of_host"))
 # SELECT :now, MAX(last_seen), :now - MAX(last_seen) FROM cell_hosts WHERE cell_uuid = … AND service_host = …
 _LAST_SEEN = select(now(), func.max(cell_hosts.c.last_seen), now() - func.max(cell_hosts.c.last_seen)).where(*_OF_HOST)
 
-_CLOCK = select(now())
-
 # SELECT service_host FROM cell_hosts WHERE cell_uuid = … AND agent = …
 _KNOWN = select(cell_hosts.c.service_host).where(*_OF_AGENT)
 
@@ -187,10 +185,7 @@ class CellHosts:
         self._require_own(connection, message)
         # A driver may list a node twice: the last description counts, as it does for the agent.
         described = {(host.service_host, host.nodename): host for host in message.hosts}
-        changed = []
-        for part in batches(list(described.values())):
-            renamed_nodes.follow(connection, self._cell_uuid, part, started)
-            changed.append(self._describe(connection, part, started))
+        changed = [self._describe(connection, part, started) for part in batches(list(described.values()))]
         self._lives.begin(connection, message.agent, message.started)
         return any(changed)
 
@@ -287,7 +282,7 @@ class CellHosts:
 
         :raises StoreUnavailable: the database cannot be reached.
         """
-        return self._database.read(lambda connection: connection.execute(_CLOCK).scalar_one())
+        return self._database.read(lambda connection: connection.execute(select(now())).scalar_one())
 
     def _since_set_back(self, service_host: str, last_seen: float) -> float:
         """Return the seconds for which a host is known to be silent since the database's clock was set back."""
@@ -341,6 +336,7 @@ class CellHosts:
 
     def _describe(self, connection: Connection, hosts: Sequence[HostReport], started: Collection[str]) -> bool:
         """Record descriptions; return True if any description is new, has changed or was requested."""
+        renamed_nodes.follow(connection, self._cell_uuid, hosts, started)
         nodes = [(host.service_host, host.nodename) for host in hosts]
         found = connection.execute(
             select(
