@@ -13,7 +13,7 @@ from oslo_config import cfg
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
 from conductor.engine.step_calls import Calling, StepCall, made_here
 from conductor.engine.steps import Backoff
-from moorage import context, errors, ids
+from moorage import context, ids
 from moorage.bus.bus import Client
 from moorage.messages import MAX_INSTANCES, AcknowledgeRequests
 from moorage.messages.wire import Message, Mutation
@@ -112,7 +112,7 @@ class AcknowledgingClient:
             with self._bulkheads.admit(topic, topic, self._client.ping, may_postpone=self._may_postpone):
                 answer: R = yield StepCall(self._client, message)
         except CircuitOpen as away:
-            raise errors.Overloaded(reason=f"{message.method} was not sent to {topic}: {away}") from away
+            raise away.refusal(message.method, topic) from away
         if isinstance(message, Mutation):
             self._acknowledgements.answered(message.request_id)
         return answer

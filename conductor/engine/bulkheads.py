@@ -42,6 +42,10 @@ def worker_share(conf: cfg.ConfigOpts) -> int:
 class CircuitOpen(Exception):
     """The circuit breaker of the destination is open: it has not answered for a while, and no call waits for it."""
 
+    def refusal(self, method: str, name: str) -> errors.Overloaded:
+        """Return the error for the caller of a service whose message was not sent."""
+        return errors.Overloaded(reason=f"{method} was not sent to {name}: {self}")
+
 
 class StepScope:
     """One step in a worker's thread, the place that is kept for it, and the destinations that it has called.

@@ -43,7 +43,7 @@ class GuardedClient:
         try:
             return self.call_if_admitted(message)
         except CircuitOpen as away:
-            raise errors.Overloaded(reason=f"{message.method} was not sent to {self._name}: {away}") from away
+            raise away.refusal(message.method, self._name) from away
 
     def call_if_admitted(self, message: Message[R]) -> R:
         """Do as :meth:`call`, for a caller that has its own error for a message that was not sent.
