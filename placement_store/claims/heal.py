@@ -191,7 +191,8 @@ def _spread_over_pools(
 ) -> Counter[Pair]:
     """Distribute amounts of pools over the pools' own trees, to which a reshape may have moved their inventories.
 
-    A pool below another provider keeps its amounts as long as it has the class: its tree may be that of a host.
+    A pool below another provider keeps its amounts as long as it has the class, and never passes them to the root: its
+    tree may be that of a host.
     """
     present = providers.inventories_of(connection, {pool_id for pool_id, _ in lacking})
     found: Counter[Pair] = Counter()
@@ -204,7 +205,10 @@ def _spread_over_pools(
         by_class: Counter[int] = Counter()
         for (_, number), amount in claimed.items():
             by_class[number] += amount
-        found += _spread(connection, by_class, claimed, providers.tree_ids(connection, [root_id]), spare)
+        tree_ids = providers.tree_ids(connection, [root_id])
+        if root_id not in {pool_id for pool_id, _ in claimed}:
+            tree_ids.remove(root_id)
+        found += _spread(connection, by_class, claimed, tree_ids, spare)
     return found
 
 

@@ -333,6 +333,8 @@ def test_a_lost_consumer_is_healed_where_a_reshape_has_moved_the_whole_inventori
 ) -> None:
     pool = store.provider("shared", parent=None if parent == "pool" else after, DISK_GB=100)
     gpu, part = move_out(reshaping, store), reshape_pool(reshaping, pool, None if parent == "pool" else after)
+    # A disk of the host is not one of the pool, however much of it is free.
+    store.set_inventories(after, store.generation(after), DISK_GB=1000)
     uuid, claim_id = ids.fresh(), ids.fresh()
     hold = recorded(uuid, claim_id, ids.fresh(), {node: CLAIMED, **disk(pool, 50)}, pool)
 
