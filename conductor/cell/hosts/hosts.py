@@ -42,7 +42,7 @@ LOG = logging.getLogger(__name__)
 
 #: A heartbeat of a host is recorded once in this fraction of `host_down_after`, or of `silent_after` if that is
 #: shorter. Heartbeats are nearly all the writes of an idle cloud. A host has missed several heartbeats in a row before
-#: it counts as down, or its agent as silent.
+#: it counts as down, or its agent as silent. So the record of a living host is less than two such intervals old.
 _RECORDED_IN = 1 / 6
 
 #: The reason why no build may begin on a host that is returning.
@@ -273,9 +273,9 @@ class CellHosts:
         return f"the host has not reported for {age:.0f} s"
 
     def has_reported_since(self, service_host: str, moment: float) -> bool:
-        """Return whether a report of a host was recorded after a moment of the database's clock."""
+        """Return whether a host may have reported after a moment of the database's clock; see ``_RECORDED_IN``."""
         last = self._database.read(lambda connection: connection.execute(_LAST_SEEN, self._of_host(service_host)).one())
-        return last[1] is not None and last[1] > moment
+        return last[1] is not None and last[1] > moment - 2 * self._recorded_in
 
     def database_clock(self) -> float:
         """Return the time of the database's clock, in seconds.

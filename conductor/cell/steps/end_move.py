@@ -106,8 +106,8 @@ class CellMoveEnds(CellPart):
         """
         _instance, migration, source = self._cell.database.read(partial(self._source, operation))
         if migration.kind == "evacuation":
-            # The host may have returned during the evacuation, when its guest was still wanted. Then it is called, but
-            # not waited for.
+            # The host may have returned before or during the evacuation, when its guest was still wanted. Then it is
+            # called, but not waited for.
             if self._cell.hosts.has_reported_since(source.host, migration.created_at):
                 return self._destroy(operation, source, 0.0)
             return partial(self._destroyed, operation, source.number, "unknown")

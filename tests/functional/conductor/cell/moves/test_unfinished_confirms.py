@@ -142,3 +142,27 @@ def test_an_evacuated_source_that_has_returned_before_the_arrival_destroys_its_g
     placement.is_ready = True
     only_b_is_held(world, move)
     assert placement.residues == {}
+
+
+@pytest.mark.parametrize(("seen_before", "is_called"), [(1, True), (15, True), (30, False)])
+def test_an_evacuated_source_is_called_if_its_last_record_before_the_order_could_be_that_of_a_living_host(
+    world: World, seen_before: int, is_called: bool
+) -> None:
+    placement = world.replace(EndsNoMove())
+    uuid = built(world)
+    build = world.agent.build_on("a")
+    placement.declared_down = {"a"}
+    start_hosts(world, "a")
+    return_hosts(world, "a", guests=(guest_of(build),))
+    assert returning(world, "a") == ()
+    with world.records.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE cell_hosts SET last_seen = last_seen - {seen_before}")
+    move = Mover(world, uuid, "evacuation")
+
+    move.move("b")
+
+    wait_until(lambda: world.pending("cell", "AND step = 'end'") == 1)
+    assert world.agent.destroyed == ([build.attempt_id] if is_called else [])
+    assert move.shown().state == "confirming"
+    placement.is_ready = True
+    assert becomes(world, uuid, "active").host == "b"
