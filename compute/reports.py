@@ -175,6 +175,10 @@ class Reporter:
         else:
             if not answer.superseded:
                 with self._lock:
+                    # Forget the former names of nodes, so that a node that gets one back is described again.
+                    named = {_node(report) for report in batch if _key(report) not in self._hosts}
+                    for former in [key for key, report in self._hosts.items() if _node(report) in named]:
+                        del self._hosts[former]
                     self._hosts.update((_key(report), report) for report in batch)
             self._take(message, answer)
 
@@ -211,3 +215,7 @@ class Reporter:
 
 def _key(report: HostReport) -> tuple[str, str]:
     return report.service_host, report.nodename
+
+
+def _node(report: HostReport) -> tuple[str, str]:
+    return report.service_host, report.compute_node_uuid

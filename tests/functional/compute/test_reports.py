@@ -209,3 +209,23 @@ def test_hosts_that_the_cell_has_lost_are_described_again(new_stage: NewStage) -
 
     assert len(cell.received(ListProviderTreesInCell)) == 2, "earlier answers are not used"
     assert len(cell.received(ReportProviderTree)) == 1, "the store still has the trees"
+
+
+def test_a_node_that_gets_its_former_name_back_is_described_again(new_stage: NewStage) -> None:
+    class Renames(FakeDriver):
+        suffix = ""
+
+        def hosts(self) -> list[HostReport]:
+            return [odd(host, nodename=host.nodename + self.suffix) for host in super().hosts()]
+
+    stage = new_stage()
+    driver = stage.start(Renames)
+    for suffix in (".example", ""):
+        stage.wait_for_reports(2)
+        driver.suffix = suffix
+    stage.wait_for_reports(2)
+
+    described = [message for message in stage.cell.received(ReportHostsInCell) if message.hosts]
+    former = driver.hosts()[1].nodename
+    assert [[host.nodename for host in message.hosts] for message in described[1:]] == [[f"{former}.example"], [former]]
+    assert [message.started for message in described[1:]] == [("host-0002",)] * 2
