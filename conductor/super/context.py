@@ -45,6 +45,8 @@ class SuperContext:
         #: The stored requests of orders that begin operations.
         self.requests: Final = OrderRequests(database, self.stored, self.worker)
         self.revoked_claims: Final = RevokedClaims(conductor_disowned, {})
+        #: The cells that could not answer about a claim: when, by the monotonic clock, and the reason.
+        self.unanswered_claims: Final[dict[str, tuple[float, str]]] = {}
         bulkheads = service_bulkheads(conf, operations.backoff)
         #: The client of the schedulers for steps: stored answers are acknowledged once the step is recorded.
         self.scheduling: Final = Scheduling(AcknowledgingClient(bus.client("scheduler"), acknowledgements, bulkheads))

@@ -1,6 +1,7 @@
 """Answer the reconciler whether the owner wants a claim that no host has accepted."""
 
 import logging
+import time
 
 from sqlalchemy import Connection
 
@@ -10,8 +11,13 @@ from conductor.super.records import instances as super_records
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import Ownership, OwnsClaim, OwnsClaimInCell
+from moorage.model import Cell
 
 LOG = logging.getLogger(__name__)
+
+#: A cell that could not answer about a claim is not asked about others for this many times the patience for an order:
+#: the reconciler has one thread, and a cell whose database is silent may use up the patience each time.
+_PAUSE = 3
 
 
 class SuperClaims(SuperPart):
@@ -22,13 +28,24 @@ class SuperClaims(SuperPart):
         """Return whether a claim is wanted; if not, record it as revoked before the answer is sent.
 
         :raises InstanceNotFound: there is no record of the consumer, which proves nothing about the claim.
-        :raises CellUnreachable: the cell that has the instance does not answer, or cannot serve at present.
+        :raises CellUnreachable: the cell that has the instance does not answer, or cannot serve at present, or could
+            not answer about another claim a moment ago.
         :raises Unavailable: the database here or the placement role cannot be reached.
         """
         cell_uuid, owned = self._super.database.write(lambda connection: self._here(connection, message))
         if cell_uuid is None:
             return Ownership(owned=owned)
         cell = self._super.cells.cell(cell_uuid)
+        failed_at, why = self._super.unanswered_claims.get(cell.uuid, (float("-inf"), ""))
+        if time.monotonic() - failed_at < _PAUSE * self._super.cells.order_patience:
+            raise errors.CellUnreachable(cell=cell.name, reason=why)
+        try:
+            return self._in_cell(cell, message)
+        except errors.CellUnreachable as fault:
+            self._super.unanswered_claims[cell.uuid] = time.monotonic(), fault.reason
+            raise
+
+    def _in_cell(self, cell: Cell, message: OwnsClaim) -> Ownership:
         question = OwnsClaimInCell(
             request_id=ids.derived(message.request_id, "in_cell"),
             consumer_uuid=message.consumer_uuid,

@@ -45,26 +45,74 @@ def test_after_the_hand_over_only_the_cell_answers_whether_a_claim_is_owned(worl
         owned(world, uuid, claim_id)
 
 
-@pytest.mark.parametrize(
-    "fault", [errors.StoreUnavailable(schema="cell", reason="it is away"), errors.Overloaded(reason="it is full")]
-)
-def test_a_cell_that_cannot_serve_counts_as_unreachable(world: World, fault: errors.Unavailable) -> None:
-    class Cell:
-        @serves(OwnsClaimInCell)
-        def owns_claim(self, _message: OwnsClaimInCell) -> Ownership:
-            raise fault
+class FailingCell:
+    """Answers questions about claims with an error, as long as there is one."""
 
+    def __init__(self, fault: errors.Unavailable) -> None:
+        self.fault: errors.Unavailable | None = fault
+        self.asked: list[str] = []
+
+    @serves(OwnsClaimInCell)
+    def owns_claim(self, message: OwnsClaimInCell) -> Ownership:
+        self.asked.append(message.claim_id)
+        if self.fault is not None:
+            raise self.fault
+        return Ownership(owned=True)
+
+
+AWAY = errors.StoreUnavailable(schema="cell", reason="it is away")
+
+
+def in_failing_cell(world: World, fault: errors.Unavailable) -> tuple[FailingCell, str]:
+    """Return a cell that cannot serve, and an instance that is active in it."""
     [uuid] = world.build()
-    claim_id = str(world.becomes(uuid, "active").claim_id)
+    world.becomes(uuid, "active")
     wait_until(lambda: world.pending("conductor") == 0)
     world.stop("cell")
-    world.serve(f"conductor.{CELL_1.uuid}", Cell())
+    cell = FailingCell(fault)
+    world.serve(f"conductor.{CELL_1.uuid}", cell)
+    return cell, uuid
+
+
+@pytest.mark.parametrize("fault", [AWAY, errors.Overloaded(reason="it is full")])
+def test_a_cell_that_cannot_serve_counts_as_unreachable(world: World, fault: errors.Unavailable) -> None:
+    _cell, uuid = in_failing_cell(world, fault)
 
     with pytest.raises(errors.CellUnreachable) as caught:
-        owned(world, uuid, claim_id)
+        owned(world, uuid, ids.fresh())
 
     assert caught.value.cell == CELL_1.name
     assert caught.value.reason == str(fault).rstrip(".")
+
+
+def test_a_cell_that_could_not_serve_is_not_asked_about_each_claim(world: World) -> None:
+    cell, uuid = in_failing_cell(world, AWAY)
+    first, second = ids.fresh(), ids.fresh()
+
+    reasons = []
+    for claim_id in (first, second):
+        with pytest.raises(errors.CellUnreachable) as caught:
+            owned(world, uuid, claim_id)
+        reasons.append(caught.value.reason)
+
+    assert cell.asked == [first]
+    assert reasons == [str(AWAY).rstrip(".")] * 2
+
+
+@pytest.mark.short_calls
+def test_a_cell_that_could_not_serve_is_asked_about_claims_again_after_a_while(world: World) -> None:
+    cell, uuid = in_failing_cell(world, AWAY)
+    with pytest.raises(errors.CellUnreachable):
+        owned(world, uuid, ids.fresh())
+    cell.fault = None
+
+    def is_owned() -> bool:
+        try:
+            return owned(world, uuid, ids.fresh())
+        except errors.CellUnreachable:
+            return False
+
+    wait_until(is_owned)
 
 
 def test_a_cell_owns_every_claim_of_an_instance_with_an_operation_under_way(world: World) -> None:
