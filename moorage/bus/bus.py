@@ -239,6 +239,8 @@ class Bus:
         """Stop the running servers and close all connections. With RabbitMQ this may take some seconds."""
         for server in list(self._servers):
             server.stop()
+        if self._hosts:
+            self._hosts.close()
         close_transport(self._transport)
 
     # The rest is for clients and servers of this package.

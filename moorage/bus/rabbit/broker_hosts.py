@@ -215,6 +215,13 @@ class BrokerHosts:
         if (found := self.connect(confirm)) is not None:
             raise self._taking_nothing(found)
 
+    def close(self) -> None:
+        """Drop the connections that checks have kept."""
+        with self._lock:
+            blocked, self._blocked = self._blocked, []
+        for connection, _fault in blocked:
+            connection.drop()
+
     def _taking_nothing(self, fault: _BlockedByAlarm) -> errors.BusUnavailable:
         return errors.BusUnavailable(reason=f"{self.url}: {fault}")
 

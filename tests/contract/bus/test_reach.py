@@ -299,6 +299,13 @@ class AlarmedConnection:
         self._METHODS: dict[Any, Any] = {}
         self._callbacks: dict[Any, Callable[[str], None]] = {}
         self.on_unblocked: Callable[[], None] = lambda: None
+        self.is_collected = False
+
+    def channel(self) -> None:
+        self.drain_events(1.0)
+
+    def collect(self) -> None:
+        self.is_collected = True
 
     def drain_events(self, timeout: float) -> None:
         if not self.reports:
@@ -326,3 +333,16 @@ def test_a_connection_is_not_blocked_after_the_end_of_the_alarm() -> None:
         broker.drain_events(1.0)
 
     assert not connection.is_blocked()
+
+
+def test_a_bus_closes_the_blocked_connection_of_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = AlarmedConnection("low on memory")
+    monkeypatch.setattr(BrokerHosts, "_connected", lambda *_of: DirectConnection(broker, 1.0))
+    bus = Bus(options.new(), "rabbit://m:m@127.0.0.1:1/")
+    with pytest.raises(errors.BusUnavailable, match="memory"):
+        bus.check_alarms()
+    assert not broker.is_collected, "it is kept for the next check"
+
+    bus.close()
+
+    assert broker.is_collected
