@@ -13,15 +13,14 @@ from moorage.model import HostReport
 
 _DESCRIPTION = tuple_(cell_hosts.c.service_host, cell_hosts.c.nodename, cell_hosts.c.description_number)
 
-# UPDATE cell_hosts SET description_number = :of_them + 1 WHERE … AND description_number <= :of_them
-# An equal number is too small as well, if the description has another name of the node.
+# UPDATE cell_hosts SET description_number = :of_them + 1 WHERE … AND description_number < :least
 _NUMBER_AFTER = (
     update(cell_hosts)
     .where(
         cell_hosts.c.cell_uuid == bindparam("of_cell"),
         cell_hosts.c.service_host == bindparam("of_host"),
         cell_hosts.c.nodename == bindparam("of_node"),
-        cell_hosts.c.description_number <= bindparam("of_them"),
+        cell_hosts.c.description_number < bindparam("least"),
     )
     .values(description_number=bindparam("of_them") + 1)
 )
@@ -63,16 +62,23 @@ class ForwardedHosts:
         )
         self._database.write(lambda connection: connection.execute(statement))
 
-    def number_after(self, newer: Sequence[NumberedDescription]) -> None:
-        """Raise the numbers of descriptions above those of the registry, if the registry has greater numbers."""
+    def number_after(self, newer: Sequence[NumberedDescription], reports: Sequence[tuple[HostReport, int]]) -> None:
+        """Raise the numbers of descriptions above those of the registry, if the registry has greater numbers.
+
+        :param reports: the descriptions that were reported, each with its number.
+        """
         if not newer:
             return
+        sent = {(report.service_host, report.nodename): number for report, number in reports}
         rows = [
             {
                 "of_cell": self._cell_uuid,
                 "of_host": known.service_host,
                 "of_node": known.nodename,
                 "of_them": known.number,
+                # An equal number was refused because the description has another name of the node: it is too small as
+                # well.
+                "least": known.number + (sent.get((known.service_host, known.nodename)) == known.number),
             }
             for known in newer
         ]

@@ -119,7 +119,7 @@ class HostForwarder:
         self._hosts.forwarded.acknowledge(reports)
         # The schedulers may have greater numbers, from another conductor of the cell or from lost records: continue
         # from these.
-        self._hosts.forwarded.number_after(answer.newer)
+        self._hosts.forwarded.number_after(answer.newer, reports)
         if answer.newer:
             self._hosts.changed.set()  # the next round begins at once
         # Report the loads of these hosts again, because a host may be new to the schedulers. Keep the key of the host:

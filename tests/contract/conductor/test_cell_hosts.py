@@ -79,6 +79,7 @@ def test_a_description_that_changes_during_a_report_stays_unacknowledged(databas
     # As a slower conductor does, which has read the older descriptions.
     hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
     hosts.forwarded.acknowledge(reported)
+    hosts.forwarded.number_after((NumberedDescription(service_host="h2", nodename="h2", number=2),), reported)
     assert unacknowledged(hosts) == {}
 
 
@@ -282,11 +283,12 @@ def test_a_node_that_has_records_with_its_former_and_its_new_name_is_forwarded_a
 def test_a_description_that_schedulers_refuse_under_its_number_gets_a_greater_one(database: Database) -> None:
     hosts = CellHosts(options.new(), database, ids.fresh())
     start(hosts, described(1))
-    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
+    sent = hosts.forwarded.unacknowledged(1000)
+    hosts.forwarded.acknowledge(sent)
 
-    hosts.forwarded.number_after((NumberedDescription(service_host="h1", nodename="h1", number=1),))
+    hosts.forwarded.number_after((NumberedDescription(service_host="h1", nodename="h1", number=1),), sent)
     assert forwarded(hosts) == [("h1", 2)]
-    hosts.forwarded.number_after((NumberedDescription(service_host="h1", nodename="h1", number=1),))
+    hosts.forwarded.number_after((NumberedDescription(service_host="h1", nodename="h1", number=1),), sent)
     assert forwarded(hosts) == [("h1", 2)]
 
 

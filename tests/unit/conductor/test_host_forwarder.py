@@ -32,7 +32,7 @@ class Hosts:
     def acknowledge(self, reports: Sequence[tuple[HostReport, int]]) -> None:
         self.described.clear()
 
-    def number_after(self, newer: Sequence[object]) -> None:
+    def number_after(self, newer: Sequence[object], reports: Sequence[object]) -> None:
         assert not newer
 
 
