@@ -107,13 +107,15 @@ class Worker:
 
     def stop(self) -> None:
         """Finish the steps in progress, then release all leases: other conductors take over the operations."""
+        # First: the idle threads end at once, and the others one by one.
+        for thread in self._threads:
+            liveness.forget(thread)
         with self._changed:
             self._ended = True
             self._changed.notify_all()
         # The sweep takes no more operations from now on; what it has just taken is released below.
         self._sweep.stop()
         for thread in self._threads:
-            liveness.forget(thread)
             if thread.is_alive():
                 thread.join()
         # Only now: the leases of the steps in progress must be renewed until the steps end.

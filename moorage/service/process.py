@@ -271,8 +271,9 @@ class Periodic:
 
     def stop(self) -> None:
         """Wait for the round in progress, and begin no further round."""
-        self._ended.set()
+        # First: the thread ends at once.
         liveness.forget(self._thread)
+        self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
 

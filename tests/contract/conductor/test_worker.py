@@ -18,6 +18,7 @@ from conductor.schema import conductor_operations
 from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.db.database import Database
+from moorage.service import liveness
 
 
 def test_a_step_that_takes_longer_than_the_lease_is_not_taken_over(database: Database) -> None:
@@ -264,3 +265,31 @@ def test_operations_for_which_places_are_kept_are_not_taken_together(database: D
     queue.put(second, places[1])
     assert queue.take(lambda *_: True, 16) == [(first, places[0])]
     assert queue.take(lambda *_: True, 16) == [(second, places[1]), (third, None)]
+
+
+def test_a_thread_that_ends_before_the_others_when_the_worker_stops_has_not_died(database: Database) -> None:
+    threads: dict[str, threading.Thread] = {}
+    go_on = {"operations-0": threading.Event(), "operations-1": threading.Event()}
+
+    def one(_operation: Operation) -> Callable[[Connection], Ended]:
+        thread = threading.current_thread()
+        threads[thread.name] = thread
+        assert go_on[thread.name].wait(20)
+        return lambda _connection: Ended()
+
+    operations = Operations(database, conductor_operations, "me", {}, QUICK)
+    new = [NewOperation(ids.fresh(), BUILD, subject, "one", NoPayload()) for subject in ("s", "t")]
+    with working(operations, threads=2, one=one) as worker:
+        for operation in ordered(database, operations, *new):
+            worker.take_up(operation)
+        wait_until(lambda: len(threads) == 2)
+        stopping = threading.Thread(target=worker.stop)
+        stopping.start()
+        go_on["operations-1"].set()
+        wait_until(lambda: not threads["operations-1"].is_alive())
+
+        dead = liveness.dead()
+
+        go_on["operations-0"].set()
+        stopping.join()
+    assert "operations-1" not in dead

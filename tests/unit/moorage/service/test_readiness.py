@@ -198,3 +198,21 @@ def test_a_thread_that_dies_is_reported_and_one_that_is_stopped_is_not() -> None
         assert "a thread of this test" in liveness.dead()
     finally:
         liveness.forget(thread)
+
+
+def test_a_periodic_that_ends_before_its_stop_returns_has_not_died() -> None:
+    dead: list[str] = []
+
+    class EndsAtOnce(threading.Event):
+        def set(self) -> None:
+            super().set()
+            periodic._thread.join()
+            dead.extend(liveness.dead())
+
+    periodic = Periodic("a periodic of this test", _passes, 60.0)
+    periodic._ended = EndsAtOnce()
+    periodic.start()
+
+    periodic.stop()
+
+    assert "a periodic of this test" not in dead
