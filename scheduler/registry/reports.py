@@ -3,11 +3,12 @@
 The first host that reports a compute node keeps it. A second host that reports the same one, and a host that returns
 with another compute node, are left out with an error in the log, while the rest of the report is written: one
 misconfigured host must not block the reports of its whole cell, and a wrong configuration must not assign guests to
-another host. A host that reports its own compute node under a new node name is renamed.
+another host. A host that reports its own compute node under a new node name is renamed. A name may pass from one node
+of a host to another one, and two nodes may exchange their names, if one report has all of them.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import msgspec
 from msgspec import structs
 from sqlalchemy import Connection, and_, bindparam, select
 
-from moorage import errors
+from moorage import errors, ids
 from moorage.db.columns import now, rows_named
 from moorage.messages import HostsRegistered, NumberedDescription, ReportHosts
 from moorage.model import HostReport
@@ -44,6 +45,8 @@ _WRITE_DESCRIPTION = (
         updated_at=now(),
     )
 )
+# UPDATE hosts SET nodename = :no_name WHERE id = ... AND description_number <= :new
+_GIVE_UP_NAME = hosts.update().where(_IS_NO_LATER).values(nodename=bindparam("no_name"))
 # UPDATE hosts SET description_number = :new WHERE id = ... AND description_number <= :new
 _RENUMBER = hosts.update().where(_IS_NO_LATER).values(description_number=bindparam("new_number"))
 
@@ -110,20 +113,23 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
     known = _registered(connection, message)
     by_name = {(host.service_host, host.nodename): host for host in known if host.cell_uuid == message.cell_uuid}
     by_node = {host.compute_node_uuid: host for host in known}
-    former = _by_former_names(message, by_name)
+    numbered = zip(message.hosts, message.numbers or (0,) * len(message.hosts), strict=True)
+    reports = [(report, number) for report, number in numbered if _is_well_named(report)]
+    renamed, late = _renamed(reports, by_name)
     new: list[_RegisteredHost] = []
     changed: dict[int, tuple[HostReport, int]] = {}
     numbers: dict[int, int] = {}
     newer: list[NumberedDescription] = []
     # Each description is one of: refused, new, a repetition, older than the registry, changed, or only renumbered.
-    for report, number in zip(message.hosts, message.numbers or (0,) * len(message.hosts), strict=True):
-        if field := report.misnamed():
-            LOG.error("The %s of host %r ends with a blank: left out", field, report.service_host)
-            continue
+    for report, number in reports:
         name = (report.service_host, report.nodename)
-        host = by_name.get(name) or former.get((report.service_host, report.compute_node_uuid))
-        if host is not by_node.get(report.compute_node_uuid):
-            _log_refusal(report, host, by_node.get(report.compute_node_uuid))
+        host, same_node = by_name.get(name) or renamed.get(_key(report)), by_node.get(report.compute_node_uuid)
+        if _key(report) in late:
+            # The descriptions that depend on each other are all sent again: names pass on in one report.
+            least = max(number, 0 if same_node is None else same_node.description_number)
+            newer.append(NumberedDescription(service_host=name[0], nodename=name[1], number=least))
+        elif host is not same_node:
+            _log_refusal(report, host, same_node)
         elif host is None:
             described = {**structs.asdict(report), "attributes": _encoded(report.attributes)}
             host = _RegisteredHost(id=None, cell_uuid=message.cell_uuid, description_number=number, **described)
@@ -131,8 +137,7 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
             new.append(host)
         elif host.id is None:
             continue  # a second time in this report
-        # A late description with the former name must not undo a renaming, so the number must be greater then.
-        elif 0 < number < host.description_number + (host.nodename != report.nodename):
+        elif 0 < number < host.description_number:
             newer.append(NumberedDescription(service_host=name[0], nodename=name[1], number=host.description_number))
         elif not host.is_described_by(report):
             changed[host.id] = report, number or max(host.description_number, 0)
@@ -140,7 +145,9 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
                 LOG.info("Node %s of host %s is named %s now", host.nodename, host.service_host, report.nodename)
         elif number > host.description_number:
             numbers[host.id] = number
-    _write_descriptions(connection, changed)
+    former = {host.id: (host.service_host, host.nodename) for host in renamed.values()}
+    taken = {(report.service_host, report.nodename) for report, _number in reports}
+    _write_descriptions(connection, changed, [host_id for host_id in changed if former.get(host_id) in taken])
     _write_numbers(connection, numbers)
     # A new node of a registered host is disabled and forced down as that host is, and joins its aggregates.
     registered = {host.service_host for host in known if host.cell_uuid == message.cell_uuid}
@@ -166,15 +173,51 @@ def _registered(connection: Connection, message: ReportHosts) -> list[_Registere
     return list(found.values())
 
 
-def _by_former_names(
-    message: ReportHosts, by_name: Mapping[tuple[str, str], _RegisteredHost]
-) -> dict[tuple[str, str], _RegisteredHost]:
-    """Return the hosts that a report may rename, by service host and compute node.
+def _is_well_named(report: HostReport) -> bool:
+    if field := report.misnamed():
+        LOG.error("The %s of host %r ends with a blank: left out", field, report.service_host)
+    return field is None
 
-    A report of a compute node with its registered name and another one is a mistake, and renames nothing.
+
+def _key(host: HostReport | _RegisteredHost) -> tuple[str, str]:
+    return host.service_host, host.compute_node_uuid
+
+
+def _renamed(
+    reports: Sequence[tuple[HostReport, int]], by_name: dict[tuple[str, str], _RegisteredHost]
+) -> tuple[dict[tuple[str, str], _RegisteredHost], set[tuple[str, str]]]:
+    """Return the hosts that a report renames, and those whose descriptions must be sent again with greater numbers.
+
+    Both are keyed by service host and compute node. A new name must be free, or be given up in the same report. A
+    report of a compute node with its registered name and another one is a mistake, and renames nothing.
+
+    :param by_name: the registered hosts by name; the names that are given up are removed.
     """
-    names = {(report.service_host, report.nodename) for report in message.hosts}
-    return {(host.service_host, host.compute_node_uuid): host for name, host in by_name.items() if name not in names}
+    described = {_key(report): (report, number) for report, number in reports}
+    names = {(*_key(report), report.nodename) for report, _number in reports}
+    # The nodes that have the described names in the registry.
+    holders = {
+        key: _key(holder)
+        for key, (report, _number) in described.items()
+        if (holder := by_name.get((report.service_host, report.nodename))) is not None
+    }
+    renamed = {
+        _key(host): host
+        for host in by_name.values()
+        if _key(host) in described and (*_key(host), host.nodename) not in names
+    }
+    # A late description with the former name must not undo a renaming, so the number must be greater then.
+    late = {key for key, host in renamed.items() if 0 < described[key][1] <= host.description_number}
+    while waiting := {key for key, holder in holders.items() if holder in late} - late:
+        late |= waiting
+    for key in late & renamed.keys():
+        del renamed[key]
+    while taken := [key for key in renamed if key in holders and holders[key] not in renamed]:
+        for key in taken:
+            del renamed[key]
+    for host in renamed.values():
+        del by_name[host.service_host, host.nodename]
+    return renamed, late
 
 
 def _log_refusal(report: HostReport, named: _RegisteredHost | None, same_node: _RegisteredHost | None) -> None:
@@ -198,9 +241,20 @@ def _log_refusal(report: HostReport, named: _RegisteredHost | None, same_node: _
         )
 
 
-def _write_descriptions(connection: Connection, changed: dict[int, tuple[HostReport, int]]) -> None:
+def _write_descriptions(
+    connection: Connection, changed: dict[int, tuple[HostReport, int]], passed_on: Sequence[int]
+) -> None:
+    """Write descriptions, each with its number, by host.
+
+    :param passed_on: the hosts whose former names pass to other hosts.
+    """
     if not changed:
         return
+    # Names are unique at each statement: one that passes to another host is given up first.
+    if given_up := [
+        {"row_id": host_id, "new_number": changed[host_id][1], "no_name": ids.fresh()} for host_id in sorted(passed_on)
+    ]:
+        connection.execute(_GIVE_UP_NAME, given_up)
     # UPDATE hosts SET nodename = ..., agent = ..., availability_zone = ..., attributes = ...,
     #  description_number = :new, seq = seq + 1, updated_at = :now WHERE id = ... AND description_number <= :new
     connection.execute(

@@ -4,9 +4,10 @@ Otherwise the record with the former name would stay, and the schedulers could g
 """
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, and_, select, update
+from sqlalchemy import Connection, select, tuple_, update
 
 from conductor.schema import cell_hosts
 from moorage.model import HostReport
@@ -15,27 +16,40 @@ from moorage.model import HostReport
 def follow(connection: Connection, cell_uuid: str, described: Sequence[HostReport], started: Collection[str]) -> None:
     """Rename the records of started hosts' nodes whose compute nodes are described with other names.
 
-    A renamed record keeps its number, so that the new description is numbered after the former one. If there is a
-    record with the new name already, the one with the former name is deleted, and the description counts as requested.
+    A name may pass from one node to another. A renamed record does not get a smaller number, so that the new
+    description is numbered after the former one. If a record that keeps its name has the new name, the one with the
+    former name is deleted, and the description counts as requested.
     """
-    hosts = sorted({host.service_host for host in described}.intersection(started))
+    hosts = sorted({report.service_host for report in described}.intersection(started))
     if not hosts:
         return
-    host, node = cell_hosts.c.service_host, cell_hosts.c.nodename
-    query = select(host, node, cell_hosts.c.description)
-    query = query.where(cell_hosts.c.cell_uuid == cell_uuid, host.in_(hosts)).order_by(host, node)
-    found = {(row.service_host, row.nodename): row.description for row in connection.execute(query)}
+    host, node, here = cell_hosts.c.service_host, cell_hosts.c.nodename, cell_hosts.c.cell_uuid == cell_uuid
     names = {(report.service_host, report.compute_node_uuid): report.nodename for report in described}
-    # Nearly always there are none: the records with names that are described are not former ones.
-    for former in found.keys() - {(report.service_host, report.nodename) for report in described}:
-        name = names.get((former[0], msgspec.json.decode(found[former], type=HostReport).compute_node_uuid))
-        if name is None:
-            continue  # a further node of the host
-        of_host = and_(cell_hosts.c.cell_uuid == cell_uuid, host == former[0])
-        record = and_(of_host, node == former[1])
-        if (former[0], name) in found:
-            connection.execute(cell_hosts.delete().where(record))
-            connection.execute(update(cell_hosts).where(of_host, node == name).values(undescribed=True))
+    query = select(host, node, cell_hosts.c.description).where(here, host.in_(hosts))
+    held: set[tuple[str, str]] = set()
+    renamed: dict[tuple[str, str], str] = {}
+    for service_host, former, description in connection.execute(query):
+        uuid = msgspec.json.decode(description, type=HostReport).compute_node_uuid
+        name = names.get((service_host, uuid), former)
+        if name == former:
+            held.add((service_host, former))
         else:
-            connection.execute(update(cell_hosts).where(record).values(nodename=name))
-            found[former[0], name] = found[former]
+            renamed[service_host, former] = name
+    if not renamed:
+        return
+    these = (here, host.in_(hosts), tuple_(host, node).in_(list(renamed)))
+    rows = connection.execute(select(cell_hosts).where(*these).order_by(host, node).with_for_update()).all()
+    connection.execute(cell_hosts.delete().where(*these))
+    # No number that a record with one of these names had is used again: its acknowledgement may be under way.
+    number = max((row.description_number for row in rows), default=0)
+    moved: list[dict[str, Any]] = []
+    for row in rows:
+        name = renamed[row.service_host, row.nodename]
+        if (row.service_host, name) in held:
+            taken = (here, host == row.service_host, node == name)
+            connection.execute(update(cell_hosts).where(*taken).values(undescribed=True))
+        else:
+            held.add((row.service_host, name))
+            moved.append(row._asdict() | {"nodename": name, "description_number": number})
+    if moved:
+        connection.execute(cell_hosts.insert(), moved)

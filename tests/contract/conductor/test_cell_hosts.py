@@ -231,67 +231,6 @@ def test_a_host_with_another_node_is_requested_only_until_it_is_described(
     assert tell(alive=("h1", "h2")) == ()
 
 
-def forwarded(hosts: CellHosts) -> list[tuple[str, int]]:
-    """Return the names of the nodes whose descriptions the schedulers have not acknowledged yet, with the numbers."""
-    return [(host.nodename, number) for host, number in hosts.forwarded.unacknowledged(1000)]
-
-
-def start(hosts: CellHosts, *reports: HostReport) -> None:
-    names = {host.service_host for host in reports}
-    message = ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=reports, started=tuple(names))
-    lives = hosts.report_hosts(message).lives
-    hosts.returned("agent", sorted(names), lives)
-
-
-def test_a_node_that_is_described_with_a_new_name_is_forwarded_with_that_name_only(database: Database) -> None:
-    hosts = CellHosts(options.new(), database, ids.fresh())
-    further = another_node(described(1))
-    start(hosts, described(1), further, described(2))
-    assert forwarded(hosts) == [("h1", 1), ("h1.example", 1), ("h2", 1)]
-    life = hosts.report_hosts(
-        ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(described(2),), started=("h1",))
-    ).lives["h1"]
-
-    renamed = structs.replace(described(1), nodename="a.example")
-    message = ReportHostsInCell(
-        request_id=ids.fresh(), agent="agent", hosts=(renamed, described(2)), started=("h1", "h2")
-    )
-    lives = hosts.report_hosts(message).lives
-    hosts.returned("agent", ["h1", "h2"], lives)
-
-    assert forwarded(hosts) == [("a.example", 2), ("h1.example", 1), ("h2", 1)]
-    assert lives["h1"] == life + 1
-
-
-def test_a_node_that_has_records_with_its_former_and_its_new_name_is_forwarded_again_with_the_new_one(
-    database: Database,
-) -> None:
-    hosts = CellHosts(options.new(), database, ids.fresh())
-    renamed = structs.replace(described(1), nodename="h1.example")
-    start(hosts, described(1))
-    report(hosts, renamed)  # a conductor of an earlier release has recorded each name
-    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
-
-    start(hosts, renamed)
-
-    assert forwarded(hosts) == [("h1.example", 2)]
-    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
-    start(hosts, renamed)
-    assert forwarded(hosts) == []
-
-
-def test_a_description_that_schedulers_refuse_under_its_number_gets_a_greater_one(database: Database) -> None:
-    hosts = CellHosts(options.new(), database, ids.fresh())
-    start(hosts, described(1))
-    sent = hosts.forwarded.unacknowledged(1000)
-    hosts.forwarded.acknowledge(sent)
-
-    hosts.forwarded.number_after((NumberedDescription(service_host="h1", nodename="h1", number=1),), sent)
-    assert forwarded(hosts) == [("h1", 2)]
-    hosts.forwarded.number_after((NumberedDescription(service_host="h1", nodename="h1", number=1),), sent)
-    assert forwarded(hosts) == [("h1", 2)]
-
-
 def test_a_host_returns_with_another_agent_and_another_node(database: Database) -> None:
     times = Times(database)
     hosts = times.hosts

@@ -1,0 +1,107 @@
+"""Test that a cell stores and forwards the descriptions of nodes that get other names, on each store."""
+
+import pytest
+from msgspec import structs
+
+from conductor.cell.hosts.hosts import CellHosts
+from moorage import ids
+from moorage.config import options
+from moorage.db.database import Database
+from moorage.messages import NumberedDescription, ReportHostsInCell
+from moorage.model import HostReport
+
+
+def described(number: int) -> HostReport:
+    name = f"h{number}"
+    node = ids.derived("renamed nodes", number)
+    return HostReport(service_host=name, nodename=name, compute_node_uuid=node, agent="agent")
+
+
+def another_node(host: HostReport) -> HostReport:
+    return structs.replace(host, nodename="h1.example", compute_node_uuid=ids.fresh())
+
+
+def report(hosts: CellHosts, *reports: HostReport) -> None:
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=reports))
+
+
+def forwarded(hosts: CellHosts) -> list[tuple[str, int]]:
+    """Return the names of the nodes whose descriptions the schedulers have not acknowledged yet, with the numbers."""
+    return [(host.nodename, number) for host, number in hosts.forwarded.unacknowledged(1000)]
+
+
+def start(hosts: CellHosts, *reports: HostReport) -> None:
+    names = {host.service_host for host in reports}
+    message = ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=reports, started=tuple(names))
+    lives = hosts.report_hosts(message).lives
+    hosts.returned("agent", sorted(names), lives)
+
+
+def test_a_node_that_is_described_with_a_new_name_is_forwarded_with_that_name_only(database: Database) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    further = another_node(described(1))
+    start(hosts, described(1), further, described(2))
+    assert forwarded(hosts) == [("h1", 1), ("h1.example", 1), ("h2", 1)]
+    life = hosts.report_hosts(
+        ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(described(2),), started=("h1",))
+    ).lives["h1"]
+
+    renamed = structs.replace(described(1), nodename="a.example")
+    message = ReportHostsInCell(
+        request_id=ids.fresh(), agent="agent", hosts=(renamed, described(2)), started=("h1", "h2")
+    )
+    lives = hosts.report_hosts(message).lives
+    hosts.returned("agent", ["h1", "h2"], lives)
+
+    assert forwarded(hosts) == [("a.example", 2), ("h1.example", 1), ("h2", 1)]
+    assert lives["h1"] == life + 1
+
+
+def test_a_node_that_has_records_with_its_former_and_its_new_name_is_forwarded_again_with_the_new_one(
+    database: Database,
+) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    renamed = structs.replace(described(1), nodename="h1.example")
+    start(hosts, described(1))
+    report(hosts, renamed)  # a conductor of an earlier release has recorded each name
+    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
+
+    start(hosts, renamed)
+
+    assert forwarded(hosts) == [("h1.example", 2)]
+    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
+    start(hosts, renamed)
+    assert forwarded(hosts) == []
+
+
+@pytest.mark.parametrize("names", ["bcd", "bac", "bca"], ids=["chain", "swap", "cycle"])
+def test_nodes_that_pass_their_names_on_are_forwarded_with_numbers_after_all_former_ones(
+    database: Database, names: str
+) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    former = [structs.replace(another_node(described(1)), nodename=name) for name in "abc"]
+    renamed = [structs.replace(host, nodename=name) for host, name in zip(former, names, strict=True)]
+    start(hosts, *former)
+    report(hosts, structs.replace(former[1], attributes={"rack": 7}))
+    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
+
+    start(hosts, *renamed)
+
+    described_again = hosts.forwarded.unacknowledged(1000)
+    changed = [host for host in renamed if host not in former]
+    assert described_again == [(host, 3) for host in sorted(changed, key=lambda host: host.nodename)]
+    hosts.forwarded.acknowledge(described_again)
+    start(hosts, *renamed)
+    assert forwarded(hosts) == []
+
+
+def test_a_description_that_schedulers_refuse_under_its_number_gets_a_greater_one(database: Database) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    start(hosts, described(1))
+    sent = hosts.forwarded.unacknowledged(1000)
+    hosts.forwarded.acknowledge(sent)
+
+    hosts.forwarded.number_after((NumberedDescription(service_host="h1", nodename="h1", number=1),), sent)
+    assert forwarded(hosts) == [("h1", 2)]
+    hosts.forwarded.number_after((NumberedDescription(service_host="h1", nodename="h1", number=1),), sent)
+    assert forwarded(hosts) == [("h1", 2)]
