@@ -9,8 +9,15 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, select, tuple_, update
 
+from conductor.engine.rows import grouped
 from conductor.schema import cell_hosts
 from moorage.model import HostReport
+
+
+class _RecordedNode(msgspec.Struct):
+    """The part of a recorded description that identifies its node; the rest need not be decoded."""
+
+    compute_node_uuid: str
 
 
 def follow(connection: Connection, cell_uuid: str, described: Sequence[HostReport], started: Collection[str]) -> None:
@@ -20,16 +27,21 @@ def follow(connection: Connection, cell_uuid: str, described: Sequence[HostRepor
     description is numbered after the former one. If a record that keeps its name has the new name, the one with the
     former name is deleted, and the description counts as requested.
     """
-    hosts = sorted({report.service_host for report in described}.intersection(started))
-    if not hosts:
+    nodes = grouped((report.service_host, report.nodename) for report in described if report.service_host in started)
+    if not nodes:
         return
     host, node, here = cell_hosts.c.service_host, cell_hosts.c.nodename, cell_hosts.c.cell_uuid == cell_uuid
+    recorded = grouped(connection.execute(select(host, node).where(here, host.in_(sorted(nodes)))))
+    # Nearly every host has one node, which is described with its recorded name: do not read these descriptions.
+    unclear = sorted(name for name, known in recorded.items() if len(known) > 1 or known != nodes[name])
+    if not unclear:
+        return
     names = {(report.service_host, report.compute_node_uuid): report.nodename for report in described}
-    query = select(host, node, cell_hosts.c.description).where(here, host.in_(hosts))
+    query = select(host, node, cell_hosts.c.description).where(here, host.in_(unclear))
     held: set[tuple[str, str]] = set()
     renamed: dict[tuple[str, str], str] = {}
     for service_host, former, description in connection.execute(query):
-        uuid = msgspec.json.decode(description, type=HostReport).compute_node_uuid
+        uuid = msgspec.json.decode(description, type=_RecordedNode).compute_node_uuid
         name = names.get((service_host, uuid), former)
         if name == former:
             held.add((service_host, former))
@@ -37,7 +49,7 @@ def follow(connection: Connection, cell_uuid: str, described: Sequence[HostRepor
             renamed[service_host, former] = name
     if not renamed:
         return
-    these = (here, host.in_(hosts), tuple_(host, node).in_(list(renamed)))
+    these = (here, host.in_(unclear), tuple_(host, node).in_(list(renamed)))
     rows = connection.execute(select(cell_hosts).where(*these).order_by(host, node).with_for_update()).all()
     connection.execute(cell_hosts.delete().where(*these))
     # No number that a record with one of these names had is used again: its acknowledgement may be under way.

@@ -2,6 +2,7 @@
 
 import pytest
 from msgspec import structs
+from support.databases.statements import statements_of
 
 from conductor.cell.hosts.hosts import CellHosts
 from moorage import ids
@@ -93,6 +94,19 @@ def test_nodes_that_pass_their_names_on_are_forwarded_with_numbers_after_all_for
     hosts.forwarded.acknowledge(described_again)
     start(hosts, *renamed)
     assert forwarded(hosts) == []
+
+
+def test_a_start_reads_the_description_of_a_single_node_that_keeps_its_name_once(database: Database) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    start(hosts, described(1), described(2))
+    renamed = structs.replace(described(2), nodename="h2.example")
+
+    with statements_of(database) as seen:
+        start(hosts, described(1))
+    assert len([one for one in seen if one.startswith("SELECT") and "cell_hosts.description" in one]) == 1
+
+    start(hosts, described(1), renamed)
+    assert forwarded(hosts) == [("h1", 1), ("h2.example", 2)]
 
 
 def test_a_description_that_schedulers_refuse_under_its_number_gets_a_greater_one(database: Database) -> None:
