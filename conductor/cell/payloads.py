@@ -27,6 +27,8 @@ class StartStep(Value, frozen=True, kw_only=True):
     """Steps `stop`, `start` and `wait` of an attempt, and the steps of a shelving: the number of the attempt."""
 
     number: int
+    #: The number of times that the start of an evacuation has waited to learn whether its source is forced down.
+    waited: int = 0
 
 
 class SwapStep(Value, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
+from msgspec import structs
 from sqlalchemy import Connection
 
 from conductor.cell.attempt_sequence import AttemptSequence
@@ -131,12 +132,14 @@ class CellBuilds(CellPart):
         message = order.message
         with context.bound(attempt_id=message.attempt_id):
             # The host of an evacuated guest may be back, with the guest: the order may have waited for a long time.
-            if (
-                (source := message.moving) is not None
-                and source.kind == "evacuation"
-                and not (yield partial(self._cell.forced_down.surely_has, source.source_host))
-            ):
-                return partial(_not_evacuated, payload.number, not_forced_down(source.source_host).reason)
+            if (source := message.moving) is not None and source.kind == "evacuation":
+                try:
+                    is_forced_down = yield partial(self._cell.forced_down.surely_has, source.source_host)
+                except errors.StoreUnavailable as fault:
+                    LOG.warning("The evacuation of instance %s waits: %s", operation.subject, fault)
+                    return self._wait_for_placement(payload, str(fault))
+                if not is_forced_down:
+                    return partial(_not_evacuated, payload.number, not_forced_down(source.source_host).reason)
             LOG.info("Attempt %d of instance %s, on host %s", payload.number, operation.subject, message.host)
             try:
                 # The guests of a returning host are compared with the records: a guest that starts now would look lost.
@@ -147,7 +150,14 @@ class CellBuilds(CellPart):
                 raise  # the message bus is down, not this host: an alternate could not be reached either
             except errors.MoorageError as fault:
                 return self._not_started(operation, payload, fault)
-        return lambda _connection: Wait("wait", payload, self._cell.options.build_timeout)
+        waiting = StartStep(number=payload.number)
+        return lambda _connection: Wait("wait", waiting, self._cell.options.build_timeout)
+
+    def _wait_for_placement(self, payload: StartStep, reason: str) -> CommitStep:
+        """Return the result of a start that has sent no order: the tries of the step are left to the host."""
+        waiting = structs.replace(payload, waited=payload.waited + 1)
+        seconds = self._cell.operations.backoff.seconds(waiting.waited)
+        return lambda _connection: Wait("start", waiting, seconds, reason)
 
     def _order(self, operation: Operation, payload: StartStep, connection: Connection) -> StartOrder:
         instance, sequence, attempt = self._current(operation, payload, connection)

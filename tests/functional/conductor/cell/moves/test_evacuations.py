@@ -4,12 +4,12 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from support.conductor.builders import FakePlacement, World, node, wait_until
+from support.conductor.builders import FakeAgent, FakePlacement, World, node, wait_until
 from support.conductor.moving_instances import Mover, becomes, built, shown
 
 from moorage import errors
 from moorage.bus.bus import serves
-from moorage.messages import BuildOnHost, ListHostsDeclaredDown
+from moorage.messages import BuildOnHost, Done, ListHostsDeclaredDown
 
 
 class Interrupted(FakePlacement):
@@ -125,6 +125,49 @@ def test_evacuations_that_begin_together_do_not_wait_for_each_other_to_learn_whe
     may_answer.set()
     for move in moves:
         wait_until(lambda move=move: move.shown().state == "confirmed")  # type: ignore[misc]
+
+
+class SilentAtFirst(FakeAgent):
+    """Refuses the first order to start a guest on host `b`."""
+
+    has_refused = False
+
+    @serves(BuildOnHost)
+    def build_instance(self, message: BuildOnHost) -> Done:
+        if message.host == "b" and not self.has_refused:
+            self.has_refused = True
+            raise errors.RequestInProgress(request_id=message.request_id)
+        return super().build_instance(message)
+
+
+def test_an_evacuation_that_has_waited_for_the_placement_role_has_all_its_tries_left_to_reach_the_host(
+    world: World,
+) -> None:
+    is_away, asked = False, 0
+
+    def answer() -> None:
+        nonlocal asked
+        if is_away:
+            asked += 1
+            raise errors.StoreUnavailable(schema="main", reason="away")
+
+    world.restart("cell", max_unanswered_retries=1)
+    world.replace(Interrupted(answer)).declared_down = {"a"}
+    agent = world.replace(SilentAtFirst(world.bus))
+    uuid = built(world)
+    move = Mover(world, uuid, "evacuation")
+    placement = move.prepare()
+    claim = move.claim(placement, "b")
+    is_away = True
+    move.hand_over(placement, claim, ["b"])
+
+    wait_until(lambda: asked > 1)
+    wait_until(lambda: world.pending("cell", "AND step = 'start' AND reason IS NOT NULL") == 1)
+    is_away = False
+
+    wait_until(lambda: move.shown().state in ("failed", "confirmed"))
+    assert agent.has_refused
+    assert (move.shown().state, shown(world, uuid).host) == ("confirmed", "b")
 
 
 def test_an_evacuation_whose_host_is_back_before_the_gate_of_its_attempt_starts_no_second_guest(world: World) -> None:
