@@ -22,11 +22,12 @@ from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import NewOperation, Operation
 from conductor.engine.worker import Worker
 from conductor.schema import cell_disowned, cell_requests
-from moorage import ids
+from moorage import errors, ids
 from moorage.bus.bus import Bus
 from moorage.db.database import Database
 from moorage.messages import DeleteInCell
 from moorage.messages.basis import NumberedOrder
+from moorage.messages.wire import Message, R
 from moorage.model import Cell, Value
 from moorage.service.stored_requests import StoredRequests
 
@@ -81,10 +82,22 @@ class CellContext:
         self.placement: Final = AcknowledgingClient(
             bus.client("placement"), acknowledgements, service_bulkheads(conf, operations.backoff)
         )
-        #: The client of the placement role for endpoints.
-        self.placement_client: Final = GuardedClient(bus.client("placement"), self.endpoint_bulkheads, "placement")
+        self._placement_client = GuardedClient(bus.client("placement"), self.endpoint_bulkheads, "placement")
         #: Releases allocations through `placement`, under the conflict policy.
         self.writes: Final = PolicyWrites(conf, self.placement)
+
+    def call_placement(self, message: Message[R]) -> R:
+        """Send a message to the placement role for the caller of an endpoint, and return its answer.
+
+        :raises Overloaded: the placement role has not answered for a while, and the message was not sent.
+        :raises StoreUnavailable: the placement role does not answer; the message may have been carried out.
+        """
+        try:
+            return self._placement_client.call(message)
+        except (errors.NoReply, errors.BusUnavailable) as fault:
+            # Not the error itself: the caller would take this cell, or its bus, for the one that does not answer.
+            reason = f"the placement role does not answer: {fault}".rstrip(".")
+            raise errors.StoreUnavailable(schema="main", reason=reason) from fault
 
 
 class CellPart:

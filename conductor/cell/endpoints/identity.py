@@ -13,10 +13,11 @@ class CellIdentity(CellPart):
     def locate_cell(self, message: LocateCellInCell) -> Cell:
         """Return this cell.
 
-        :raises Unavailable: the cell may have been renamed, and the placement role does not answer.
+        :raises StoreUnavailable: the cell may have been renamed, and the placement role does not answer.
+        :raises Overloaded: the placement role has not answered for a while.
         """
         name = self._cell.cell_name
         if message.name != name:
-            listed = self._cell.placement_client.call(ListCells(without_databases=True))
+            listed = self._cell.call_placement(ListCells(without_databases=True))
             name = next((cell.name for cell in listed if cell.uuid == self._cell.cell_uuid), name)
         return Cell(uuid=self._cell.cell_uuid, name=name)

@@ -26,7 +26,7 @@ class CellProviders(CellPart):
 
     A mutation is forwarded with its own request id, so that a repetition finds the stored answer through any conductor
     of the cell. It raises ``InvalidState`` if a later message of the agent was received before. Each method raises
-    ``Unavailable`` if the placement role does not answer, or has not answered for a while.
+    ``StoreUnavailable`` if the placement role does not answer, and ``Overloaded`` if it has not answered for a while.
     """
 
     def __init__(self, cell: CellContext) -> None:
@@ -36,13 +36,13 @@ class CellProviders(CellPart):
     @serves(ListProviderTreesInCell)
     def list_provider_trees(self, message: ListProviderTreesInCell) -> list[ResourceProvider]:
         """Return the provider trees of an agent's hosts from the placement role."""
-        return self._cell.placement_client.call(ListProviderTrees(uuids=message.uuids))
+        return self._cell.call_placement(ListProviderTrees(uuids=message.uuids))
 
     @serves(ReportProviderTree)
     def report_provider_tree(self, message: ReportProviderTree) -> ProvidersReported:
         """Forward the providers of an agent's hosts."""
         self._require_in_order(message)
-        return self._cell.placement_client.call(
+        return self._cell.call_placement(
             ReportProviders(request_id=message.request_id, providers=message.providers, gone=message.gone)
         )
 
@@ -55,10 +55,8 @@ class CellProviders(CellPart):
         self._require_in_order(message)
         described = {name for child in message.providers for name in child.traits}
         for name in sorted(name for name in described if name.startswith(_CUSTOM)):
-            self._cell.placement_client.call(
-                EnsureTrait(request_id=ids.derived(message.request_id, "trait", name), name=name)
-            )
-        return self._cell.placement_client.call(
+            self._cell.call_placement(EnsureTrait(request_id=ids.derived(message.request_id, "trait", name), name=name))
+        return self._cell.call_placement(
             ReshapeByInstructions(
                 request_id=message.request_id,
                 instructions=message.instructions,

@@ -16,8 +16,10 @@ from moorage.messages import (
     DeleteAllocations,
     Done,
     ListProviderTreesInCell,
+    LocateCellInCell,
     MigrateInstance,
     Released,
+    ReportProviderTree,
     SelectDestinations,
     ShelveInCell,
     ShowInCell,
@@ -158,6 +160,26 @@ def test_messages_that_need_the_placement_role_leave_the_cell_threads_for_other_
     assert {one.uuid for one in found} == set(uuids)
     for thread in threads:
         thread.join()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ListProviderTreesInCell(uuids=(ids.fresh(),)),
+        ReportProviderTree(request_id=ids.fresh(), agent="agent", providers=()),
+        LocateCellInCell(name="another name"),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_the_caller_of_a_cell_gets_the_error_that_the_placement_role_does_not_answer(
+    world: World, message: Message[Any]
+) -> None:
+    world.conf.set_override("call_timeout", 1.0, group="rpc")
+    world.restart("cell")
+    world.servers.pop("placement").stop()
+
+    with pytest.raises(errors.StoreUnavailable, match=r"the placement role does not answer: .* on placement within 1"):
+        world.cell_call(message)
 
 
 def test_orders_that_name_a_host_leave_the_threads_of_the_super_conductor_to_others_while_no_scheduler_answers(
