@@ -167,7 +167,7 @@ class Bulkheads:
     :param backoff: the seconds between two probes of a destination whose breaker is open.
     :param opens_on: the errors that open the breaker.
     :param patience: seconds after which a call in progress counts as unanswered; used for calls outside of steps when
-        the share is used up.
+        the share is used up and no call has timed out since the last answer.
     :param postpones: whether a step waits until the breaker closes, once its record shows the reason. Otherwise it is
         refused each time.
     """
@@ -272,7 +272,8 @@ class Bulkheads:
         if bulkhead.gives_kept_place(scope) or bulkhead.has_room(self._share, scope and scope.group):
             pass
         elif scope is None:
-            if bulkhead.overdue(now, self._patience):
+            # A destination that may be silent gets no threads beyond its share: they would wait until their time-out.
+            if bulkhead.is_suspected or bulkhead.overdue(now, self._patience):
                 raise CircuitOpen(f"{len(bulkhead.begun)} calls wait for its answer")
         elif key not in scope.entered:
             # A step that has called this destination before is not postponed: it would restart without its first

@@ -17,6 +17,7 @@ from conductor.engine.bulkheads import Bulkheads, CircuitOpen
 from conductor.engine.step_calls import StepCall
 from conductor.engine.steps import Backoff
 from conductor.engine.waiting_steps import KeptPlace, Postponed
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.config import options
 from moorage.messages import GetAllocations, ListHosts
@@ -391,6 +392,24 @@ def test_a_question_waits_for_a_busy_destination_but_not_for_a_hanging_one(
     time_out(call)
 
 
+def test_after_one_lost_message_questions_use_no_more_than_the_share_until_the_probe_is_answered(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    probe.ends.clear()
+    destinations = built(share=1)
+    fail(destinations, probe)
+    assert probe.probed.acquire(timeout=20)
+
+    call = begin(destinations, probe)
+    with pytest.raises(CircuitOpen, match="1 calls wait"), destinations.admit("a", "a", probe):
+        raise AssertionError("the call is made")
+
+    probe.answers.set()
+    probe.ends.set()
+    wait_until(lambda: _is_admitted(destinations, probe))
+    time_out(call)
+
+
 def test_steps_whose_calls_are_made_together_take_one_place_of_the_share(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
@@ -501,3 +520,11 @@ def wait_until_answers(limited: Bulkheads, key: str, probe: Probe) -> None:
             return
         time.sleep(0.01)
     pytest.fail("it is not called again")
+
+
+def _is_admitted(destinations: Bulkheads, probe: Probe) -> bool:
+    try:
+        with destinations.admit("a", "a", probe):
+            return True
+    except CircuitOpen:
+        return False
