@@ -41,12 +41,17 @@ def count_option(name: str, default: int, what: str, *, least: int = 1) -> Argum
     return argument(name, type=count(least), default=default, help=f"{what} (default: %(default)s)")
 
 
-def rate(text: str) -> float:
-    """Parse a share between 0 and 1."""
-    share = float(text)
-    if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError("must be between 0 and 1")
-    return share
+def number_between(least: float, most: float) -> Any:
+    """Return a parser of numbers from ``least`` to ``most``."""
+
+    def parse(text: str) -> float:
+        value = float(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be between {least:g} and {most:g}")
+        return value
+
+    parse.__name__ = "number"
+    return parse
 
 
 class ServerProgram(Protocol):
@@ -69,14 +74,6 @@ class Servers:
     database_url: str | None = None
     pids: Mapping[str, int] = field(default_factory=dict)
     programs: Sequence[ServerProgram] = ()
-
-
-def percent(text: str) -> float:
-    """Parse a percentage from 0 to 100."""
-    share = float(text)
-    if not 0 <= share <= 100:
-        raise argparse.ArgumentTypeError("must be between 0 and 100")
-    return share
 
 
 def extra(module: str, user: str, name: str) -> ModuleType:

@@ -12,7 +12,7 @@ from cliff.lister import Lister
 from rich.console import Console
 from rich.progress import Progress
 
-from harness.arguments import OnServers, count_option, rate
+from harness.arguments import OnServers, count_option, number_between
 from harness.audit import Verdict, judge
 from harness.cloud import CloudSpec, RunningCloud
 from moorage import ids
@@ -23,6 +23,8 @@ from moorage.model import Flavor, Instance, RequestSpec
 
 #: Divides a fake host of the default size (16 VCPU, 32 GiB, 500 GB) into eight.
 FLAVOR = Flavor(name="demo", vcpus=2, memory_mb=4096, root_gb=20)
+#: Seconds within which each build must end.
+_LONGEST_BUILD = 120.0
 
 
 @contextlib.contextmanager
@@ -49,7 +51,7 @@ class Demo(OnServers, Lister):
         count_option("--instances", 40, "Number of instances"),
         argument(
             "--fail-rate",
-            type=rate,
+            type=number_between(0, 1),
             default=0.2,
             help="Fraction of spawns that fail, from 0 to 1 (default: %(default)s)",
         ),
@@ -98,10 +100,10 @@ class Demo(OnServers, Lister):
         )
 
 
-def build_all(cloud: RunningCloud, instances: int, seconds: float = 120.0) -> Iterator[Instance]:
+def build_all(cloud: RunningCloud, instances: int) -> Iterator[Instance]:
     """Build instances one at a time, so that the same seed gives the same placements; yield each when it has ended.
 
-    :raises TimeoutError: an instance is still being built after ``seconds``.
+    :raises TimeoutError: an instance is still being built after two minutes.
     """
     spec = RequestSpec(project_id="demo", user_id="demo", flavor=FLAVOR)
     conductor = cloud.client("conductor")
@@ -109,10 +111,10 @@ def build_all(cloud: RunningCloud, instances: int, seconds: float = 120.0) -> It
         request_id = ids.derived("demo", cloud.plan.seed, "build", number)
         uuid = ids.derived("demo", cloud.plan.seed, "instance", number)
         conductor.call(BuildInstances(request_spec=spec, instance_uuids=(uuid,), request_id=request_id))
-        end = time.monotonic() + seconds
+        end = time.monotonic() + _LONGEST_BUILD
         while (instance := conductor.call(ShowInstance(instance_uuid=uuid))).state == "building":
             if time.monotonic() > end:
-                raise TimeoutError(f"instance {uuid} is still being built after {seconds:g} s")
+                raise TimeoutError(f"instance {uuid} is still being built after {_LONGEST_BUILD:g} s")
             time.sleep(0.005)
         yield instance
 

@@ -8,18 +8,11 @@ from typing import Any
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from harness.arguments import count_option
+from harness.arguments import count_option, number_between
 from harness.bench import candidates, decide, explain, packing
 from harness.bench.commands.basis import SHAPE, progress, shape_of
 from harness.bench.store import host_settings
 from moorage.cli.command import Configured, argument, shown
-
-
-def _percent(text: str) -> float:
-    percent = float(text)
-    if not 1 <= percent <= 200:
-        raise argparse.ArgumentTypeError("must be between 1 and 200")
-    return percent
 
 
 class BenchDecide(Configured, ShowOne):
@@ -104,7 +97,7 @@ class BenchPacking(Configured, Lister):
         count_option("--seeds", 5, "Number of seeds, each a different stream of servers"),
         argument(
             "--load",
-            type=_percent,
+            type=number_between(1, 200),
             action="append",
             help="Target usage of the scarcer resource class, in percent; may be repeated (default: 50, 75 and 95)",
         ),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
-from harness.arguments import count_option, percent, rate
+from harness.arguments import count_option, number_between
 from harness.bench.requests import Request
 from moorage.cli.command import Argument, argument, positive
 
@@ -24,14 +24,14 @@ SHAPE: tuple[Argument, ...] = (
     ALTERNATES,
     argument(
         "--occupancy",
-        type=percent,
+        type=number_between(0, 100),
         metavar="PERCENT",
         help="Before measuring, fill hosts of ordinary size to fractions around this one (default: empty hosts, too "
         "large to fill up)",
     ),
     argument(
         "--groups",
-        type=rate,
+        type=number_between(0, 1),
         metavar="SHARE",
         default=0.0,
         help="Fraction of requests whose instances are members of anti-affinity groups (default: %(default)s)",

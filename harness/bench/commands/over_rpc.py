@@ -8,7 +8,14 @@ from typing import Any
 
 from cliff.show import ShowOne
 
-from harness.arguments import OnServers, count_option, private_rabbitmq, rate, require_broker, servers_argument
+from harness.arguments import (
+    OnServers,
+    count_option,
+    number_between,
+    private_rabbitmq,
+    require_broker,
+    servers_argument,
+)
 from harness.bench import build, echo, idle, select
 from harness.bench.cloud import BenchCloud, is_embedded, running
 from harness.bench.commands.basis import ALTERNATES, LOAD, PER_REQUEST, SHAPE, progress, shape_of
@@ -127,7 +134,12 @@ class BenchBuild(_OverRpc):
 
     arguments = (
         count_option("--per-order", 1, "Instances per request"),
-        argument("--fail-rate", type=rate, default=0.0, help="Fraction of spawns that fail (default: %(default)s)"),
+        argument(
+            "--fail-rate",
+            type=number_between(0, 1),
+            default=0.0,
+            help="Fraction of spawns that fail (default: %(default)s)",
+        ),
     )
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:

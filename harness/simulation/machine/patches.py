@@ -35,7 +35,7 @@ STORE = "store"
 
 
 def wall_clock(process: str | None = None) -> float:
-    """Return the time of a process's wall clock, by default the calling task's, in seconds since 1970."""
+    """Return the time of a process's wall clock in seconds since 1970; by default, of the calling task's process."""
     return EPOCH + KERNEL.now + wall_offsets.get(process or KERNEL.current.process, 0.0)
 
 

@@ -190,7 +190,7 @@ def place(file: str | None) -> str:
 
 def _julian_day(*_now: object) -> float:
     # SQLite calls this for each row that a statement examines.
-    return (patches.EPOCH + KERNEL.now + patches.wall_offsets.get(patches.STORE, 0.0)) / 86400 + _JULIAN_EPOCH
+    return patches.wall_clock(patches.STORE) / 86400 + _JULIAN_EPOCH
 
 
 def _statement(cursor: sqlite3.Cursor, sql: str) -> None:
