@@ -26,6 +26,8 @@ from placement_store.schema import allocations, resource_providers
 from placement_store.server_groups import rules
 from placement_store.server_groups.rules import Membership
 
+_RESIZE = allocations.update().where(allocations.c.id == bindparam("row_id")).values(used=bindparam("amount"))
+
 
 def numbered(
     requested: Mapping[str, Mapping[str, int]],
@@ -297,6 +299,3 @@ def _write_rows(script: Script, changes: Sequence[ConsumerChange], ids: Mapping[
     if changed:
         script.connection.execute(_RESIZE, sorted(changed, key=lambda row: row["row_id"]))
     bulk.insert(script, allocations, new)
-
-
-_RESIZE = allocations.update().where(allocations.c.id == bindparam("row_id")).values(used=bindparam("amount"))

@@ -66,10 +66,10 @@ def list_candidates(
     :param one_of_each_tree: whether to leave out candidates that take more than one provider of a tree.
     :param rng: the random numbers that shuffle the answer.
     :param folds: whether to merge candidates that differ only in their mappings.
+    :param budget: the budget of all searches together; by default a new one.
     :raises InvalidRequest: the request contradicts itself or lacks a parameter.
     :raises ResourceClassNotFound: one of its classes does not exist.
     :raises TraitNotFound: one of its traits does not exist.
-    :param budget: the budget of all searches together; by default a new one.
     :raises SearchBoundReached: nothing was found, and at least one tree was not searched to its end.
     """
     check(request, path="$.request")
