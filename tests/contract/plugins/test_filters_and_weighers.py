@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stevedore import ExtensionManager
-from support.scheduler.builders import CELLS, host_cache, host_row, inventory, provider, spec
+from support.scheduler.builders import CELLS, host_cache, host_row, provider, spec
 from support.scheduler.plugin_strategies import GROUP, configured, requests, snapshots
 from support.scheduler.trees import granular_requests
 
@@ -16,6 +16,7 @@ from moorage.config import options
 from moorage.model import Destination, RequestSpec, ServerGroup
 from moorage.plugin import Filter, Weigher
 from moorage.testing import answers_of, scores_of, unchanged
+from moorage.testing.builders import inventory
 from placement_store.server_groups.rows import OccupiedRoot
 from scheduler.plugins.loading import list_opts, load_filters, load_weighers
 from scheduler.view.snapshot import Snapshot

@@ -1,12 +1,11 @@
 """Test that a request has one trace from its order to its guest, with all hosts that were tried."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from support.moorage.traces import Traces, all_hang_together, names, traced
+from support.moorage.traces import Traces, all_hang_together, attributes, names, traced
 from support.operations.instances import SPEC, built
 
 from harness.cloud import CloudSpec, RunningCloud
@@ -21,11 +20,6 @@ from moorage.open_telemetry import Place, RequestTracer
 def traces() -> Iterator[Traces]:
     with traced() as kept:
         yield kept
-
-
-def attributes(span: ReadableSpan) -> Mapping[str, object]:
-    assert span.attributes is not None
-    return span.attributes
 
 
 def build(cloud: RunningCloud) -> tuple[str, Instance]:

@@ -15,6 +15,7 @@ from moorage.ids import derived
 from moorage.messages import SelectDestinations
 from moorage.model import AllocationRequest, Flavor, ProviderAmounts, RequestSpec
 from moorage.plugin import Filter, Host, HostInventory, Weigher
+from moorage.testing.builders import inventory
 from scheduler.decide.funnel import Funnel
 from scheduler.plugins.loading import Named, Weighted
 from scheduler.registry.hosts import HostRow
@@ -46,19 +47,6 @@ def host_row(number: int, **changes: Any) -> HostRow:
         "forced_down": False,
     }
     return HostRow(**values | changes)
-
-
-def inventory(total: int, used: int = 0, **changes: Any) -> HostInventory:
-    values: dict[str, Any] = {
-        "total": total,
-        "reserved": 0,
-        "min_unit": 1,
-        "max_unit": 2**31 - 1,
-        "step_size": 1,
-        "allocation_ratio": 1.0,
-        "used": used,
-    }
-    return HostInventory(**values | changes)
 
 
 def provider(host: HostRow, seq: int = 0, /, **inventories: HostInventory) -> FetchedProvider:

@@ -12,11 +12,12 @@ from moorage import errors
 from moorage.ids import derived
 from moorage.model import RequestSpec, ResourceGroup
 from moorage.plugin import HostInventory
+from moorage.testing.builders import inventory
 from placement_store import candidates
 from placement_store.candidates.tree import SHARES
 from scheduler.view.host_cache import HostCache
 from scheduler.view.provider_trees import FetchedProvider
-from support.scheduler.builders import host_cache, host_row, inventory, spec
+from support.scheduler.builders import host_cache, host_row, spec
 
 TRAITS = ["CUSTOM_FAST", "CUSTOM_RED", "CUSTOM_OLD"]
 AGGREGATES = [derived("tests", "aggregate", number) for number in range(3)]

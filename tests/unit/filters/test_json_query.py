@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.scheduler.builders import host_cache, host_row, inventory, provider
+from support.scheduler.builders import host_cache, host_row, provider
 from support.scheduler.plugin_cases import attributes, hinted, passing, refusal
 
 from filters.json_query import JsonQueryFilter
 from moorage import errors
 from moorage.plugin.attributes import attribute
+from moorage.testing.builders import inventory
 
 PLUGIN = JsonQueryFilter({})
 HOST = {"rack": "a1", "cores": 16, "load": 0.5, "ssd": True, "cpu_info": {"vendor": "Intel"}, "features": ["avx"]}

@@ -3,10 +3,11 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from support.scheduler.builders import host_cache, host_row, inventory, provider, spec
+from support.scheduler.builders import host_cache, host_row, provider, spec
 
 from harness.bench import packing
 from harness.bench.packing import MIXES, stream
+from moorage.testing.builders import inventory
 from weighers.packing import PackingWeigher
 
 CAPACITY = np.array([[32.0, 64.0, 64.0], [64.0, 128.0, 256.0]])

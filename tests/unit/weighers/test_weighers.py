@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.scheduler.builders import CELLS, host_cache, host_row, inventory, provider, spec
+from support.scheduler.builders import CELLS, host_cache, host_row, provider, spec
 from support.scheduler.plugin_cases import a_weigher, attributes, hosts, imaged, weights
 from support.scheduler.trees import child, groups, host_cache_of, node
 
 from moorage import errors
 from moorage.config import options
 from moorage.model import Destination
+from moorage.testing.builders import inventory
 from scheduler.decide.funnel import Funnel
 from scheduler.plugins.loading import Weighted, load_weighers
 from scheduler.view.snapshot import Snapshot

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.scheduler.builders import allocation_request, host_cache, host_row, inventory, provider, select, spec
+from support.scheduler.builders import allocation_request, host_cache, host_row, provider, select, spec
 
 from filters.io_ops import IoOpsFilter
 from filters.num_instances import NumInstancesFilter
@@ -16,6 +16,7 @@ from moorage import errors
 from moorage.ids import derived
 from moorage.model import AllocationRequest, RequestSpec
 from moorage.plugin import BoolArray, Filter, Host, HostView, Weigher
+from moorage.testing.builders import inventory
 from placement_store.candidates.tree import SHARES
 from scheduler.decide.evaluation import Evaluation, EvaluationPool, Evaluations
 from scheduler.decide.funnel import Funnel

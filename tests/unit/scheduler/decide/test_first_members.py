@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.scheduler.builders import funnel, host_cache, host_row, inventory, provider, select
+from support.scheduler.builders import funnel, host_cache, host_row, provider, select
 from support.scheduler.trees import host_cache_of, host_with, node
 
 from filters.io_ops import IoOpsFilter
@@ -16,6 +16,7 @@ from moorage import errors
 from moorage.ids import derived
 from moorage.model import RequestSpec, ServerGroup
 from moorage.plugin import BoolArray, Filter, Host, HostView
+from moorage.testing.builders import inventory
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.host_candidates import HostCandidates, RefusedClaims

@@ -4,11 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.scheduler.builders import funnel, host_cache, host_row, inventory, provider, select, spec
+from support.scheduler.builders import funnel, host_cache, host_row, provider, select, spec
 
 from moorage import errors
 from moorage.model import RequestSpec
 from moorage.plugin import BoolArray, Filter, FloatArray, Host, HostView, Weigher
+from moorage.testing.builders import inventory
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.planner import DestinationPlan, Planner

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from support.scheduler.builders import funnel, host_cache, host_row, inventory, provider, select, spec
+from support.scheduler.builders import funnel, host_cache, host_row, provider, select, spec
 from support.scheduler.trees import child, groups, host_cache_of, host_with, node, provider_uuid
 
 from moorage import errors
 from moorage.model import AllocationRequest, ResourceGroup
+from moorage.testing.builders import inventory
 from placement_store import candidates
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide.host_candidates import (

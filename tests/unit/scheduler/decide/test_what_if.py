@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.scheduler.builders import CELLS, funnel, host_cache, host_row, inventory, provider, select
+from support.scheduler.builders import CELLS, funnel, host_cache, host_row, provider, select
 from support.scheduler.trees import AGGREGATES, child, groups, host_cache_of, node, pool
 
 from moorage.ids import derived
 from moorage.messages import SelectDestinations
 from moorage.model import RequestSpec, ResourceGroup, ServerGroup, WhatIf
 from moorage.plugin import Filter, Host, HostInventory
+from moorage.testing.builders import inventory
 from placement_store import candidates
 from placement_store.providers.inventories import MAX_RATIO
 from placement_store.server_groups.rows import OccupiedRoot

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from support.scheduler.builders import allocation_request, funnel, host_cache, host_row, inventory, spec
+from support.scheduler.builders import allocation_request, funnel, host_cache, host_row, spec
 from support.scheduler.trees import (
     AGGREGATES,
     child,
@@ -19,6 +19,7 @@ from support.scheduler.trees import (
 )
 
 from moorage.model import UNSUFFIXED, RequestSpec, ResourceGroup
+from moorage.testing.builders import inventory
 from placement_store import candidates
 from scheduler.view.host_cache import HostCache
 from scheduler.view.planned import PlannedView

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from support.scheduler.builders import CELLS, allocation_request, host_cache, host_row, inventory, provider
+from support.scheduler.builders import CELLS, allocation_request, host_cache, host_row, provider
 
+from moorage.testing.builders import inventory
 from scheduler.view.column import Column
 from scheduler.view.planned import PlannedView
 from scheduler.view.provider_trees import FetchedProvider
