@@ -44,10 +44,12 @@ from placement_store.upkeep.audit import report as audit_report
 from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.plugin_failures import FailureCounts
+from scheduler.endpoints.decisions import DecisionEndpoint
 from scheduler.endpoints.explain import ExplainEndpoint
+from scheduler.endpoints.hosts import HostEndpoint
+from scheduler.endpoints.reports import HostReportEndpoint
 from scheduler.endpoints.view import ViewEndpoint
 from scheduler.registry.aggregates.reader import AggregateReader
-from scheduler.service import SchedulerEndpoint
 from scheduler.view.follower import Follower
 from scheduler.view.host_cache import HostCache
 from support.databases import migrated
@@ -89,10 +91,11 @@ class OneScheduler:
             max_age=max_age,
             max_tries=max_tries,
         )
-        self.endpoint = SchedulerEndpoint(environment, stored, FailureCounts())
+        self.endpoint = DecisionEndpoint(environment, stored, FailureCounts())
         self.select = self.endpoint.select_destinations
+        self.host_reports = HostReportEndpoint(stored)
         self.explain = ExplainEndpoint(environment).explain
-        self.view_endpoint = ViewEndpoint(environment, self.endpoint.decisions)
+        self.view_endpoint = ViewEndpoint(environment, self.endpoint.in_flight)
         self.catch_up()
 
     def follow(self) -> None:
@@ -138,7 +141,9 @@ class Rig:
         self._schedulers: list[OneScheduler] = []
         for number, uuid in enumerate(CELLS):
             cells.create(self.database, name=f"cell{number}", uuid=uuid)
-        self.registry = self.scheduler().endpoint
+        stored = StoredRequests(self.database, requests)
+        self.registry = HostEndpoint(self.database, stored, self.names)
+        self.host_reports = HostReportEndpoint(stored)
 
     def close(self) -> None:
         for scheduler in self._schedulers:
@@ -168,7 +173,7 @@ class Rig:
         self.report([report(number, **described) for number in numbers], [f"host{n}" for n in numbers], cell)
 
     def report(self, described: Sequence[HostReport], alive: Sequence[str] = (), cell: int = 0) -> HostsRegistered:
-        return self.registry.report_hosts(
+        return self.host_reports.report_hosts(
             ReportHosts(request_id=self.fresh(), cell_uuid=CELLS[cell], hosts=tuple(described), alive=tuple(alive))
         )
 

@@ -190,7 +190,7 @@ def test_an_instance_under_way_does_not_count_in_the_load_of_its_own_host(rig: R
     def report(io_ops: int, at: float) -> None:
         loads = {"host0": HostLoad(io_ops=io_ops)}
         message = ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], loads=loads, loads_at=at)
-        rig.registry.report_hosts(message)
+        rig.host_reports.report_hosts(message)
 
     report(2, at=1.0)
     assert explain(scheduler).chosen is None
@@ -213,7 +213,7 @@ def test_the_image_of_an_instance_does_not_count_on_its_own_host(rig: Rig) -> No
     image = Image(properties={"os_distro": "debian", "hw_vif_model": "virtio"})
     here = build(rig, scheduler, "r1", image=image).service_host
     loads = {here: HostLoad(image_properties={"os_distro=debian": 2, "os_distro=alpine": 4})}
-    rig.registry.report_hosts(ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], loads=loads, loads_at=1.0))
+    rig.host_reports.report_hosts(ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], loads=loads, loads_at=1.0))
     told = explain(scheduler, spec(image=image), instance_uuid=instance_of("r1"), hosts=(here,))
     assert [score.score for host in told.named_scores for score in host.scores] == [1.0]
     told = explain(scheduler, spec(image=image), hosts=(here,))

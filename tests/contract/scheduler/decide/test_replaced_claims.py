@@ -14,7 +14,7 @@ from scheduler.decide.selections import Selections
 def replacing(rig: Rig, request_id: str, **changes: Any) -> SelectDestinations:
     """Claim for a new instance, and return a request that replaces this claim, which no host has accepted."""
     message = select(request_id, **changes)
-    [[claimed]] = rig.registry.select_destinations(message)
+    [[claimed]] = rig.scheduler().select(message)
     assert claimed.consumer_generation is not None
     return structs.replace(
         message,

@@ -330,7 +330,7 @@ def test_a_host_deleted_while_its_heartbeat_is_written_is_answered_as_unknown(ri
         rig.report([report(0)])
         message = ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], alive=("host0",))
         with CallBetween(reporting.database, after, lambda: delete(rig)) as between:
-            answer = reporting.endpoint.report_hosts(message)
+            answer = reporting.host_reports.report_hosts(message)
         assert (answer.unknown, known(rig)) == ((("host0",), []) if after else ((), ["host0"]))
         return between.statements
 

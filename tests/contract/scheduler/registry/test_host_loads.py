@@ -26,7 +26,7 @@ def rig(rig: Rig) -> Rig:
 
 
 def report_loads(rig: Rig, loads: dict[str, HostLoad], at: float = 1.0, cell: int = 0) -> None:
-    rig.registry.report_hosts(ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[cell], loads=loads, loads_at=at))
+    rig.host_reports.report_hosts(ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[cell], loads=loads, loads_at=at))
 
 
 def state(rig: Rig, name: str) -> HostState:

@@ -83,7 +83,7 @@ def test_a_heartbeat_is_no_change_and_a_changed_description_is_one(rig: Rig) -> 
 def test_a_report_of_an_unknown_cell_writes_nothing(rig: Rig) -> None:
     nowhere = "00000000-0000-0000-0000-000000000000"
     with pytest.raises(errors.CellNotFound):
-        rig.registry.report_hosts(ReportHosts(request_id="r", cell_uuid=nowhere, hosts=(report(1),)))
+        rig.host_reports.report_hosts(ReportHosts(request_id="r", cell_uuid=nowhere, hosts=(report(1),)))
     with pytest.raises(errors.CellNotFound):
         rig.registry.list_hosts(ListHosts(cell_uuid=nowhere))
     assert not states(rig)
@@ -91,22 +91,24 @@ def test_a_report_of_an_unknown_cell_writes_nothing(rig: Rig) -> None:
 
 def test_a_late_copy_of_a_report_changes_nothing(rig: Rig) -> None:
     message = ReportHosts(request_id="once", cell_uuid=CELLS[0], hosts=(report(1),), alive=("host1",))
-    rig.registry.report_hosts(message)
+    rig.host_reports.report_hosts(message)
     rig.shift_heartbeats(-100)
     assert sweep(rig) == ["host1"]
-    rig.registry.report_hosts(message)
+    rig.host_reports.report_hosts(message)
     assert not states(rig)["host1"].up
 
 
 def numbered(rig: Rig, number: int, zone: str, **more: Any) -> HostsRegistered:
     described = (report(1, availability_zone=zone),)
-    return rig.registry.report_hosts(
+    return rig.host_reports.report_hosts(
         ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], hosts=described, numbers=(number,), **more)
     )
 
 
 def alive(rig: Rig, at: float, *names: str) -> HostsRegistered:
-    return rig.registry.report_hosts(ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], alive=names, alive_at=at))
+    return rig.host_reports.report_hosts(
+        ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], alive=names, alive_at=at)
+    )
 
 
 def test_an_older_description_is_left_out_and_the_cell_is_told_the_newer_number(rig: Rig) -> None:
@@ -129,7 +131,9 @@ def test_an_older_description_is_left_out_and_the_cell_is_told_the_newer_number(
 
 def test_a_report_whose_descriptions_and_numbers_differ_in_count_is_refused(rig: Rig) -> None:
     with pytest.raises(errors.InvalidRequest, match="numbers"):
-        rig.registry.report_hosts(ReportHosts(request_id="r", cell_uuid=CELLS[0], hosts=(report(1),), numbers=(1, 2)))
+        rig.host_reports.report_hosts(
+            ReportHosts(request_id="r", cell_uuid=CELLS[0], hosts=(report(1),), numbers=(1, 2))
+        )
     assert not states(rig)
 
 
@@ -208,7 +212,7 @@ def test_a_host_that_reports_another_compute_node_keeps_the_first_one(
 
 def described(rig: Rig, *reports: tuple[HostReport, int]) -> HostsRegistered:
     hosts, numbers = zip(*reports, strict=True)
-    return rig.registry.report_hosts(
+    return rig.host_reports.report_hosts(
         ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], hosts=hosts, numbers=numbers)
     )
 
@@ -269,7 +273,7 @@ def test_a_host_is_identified_by_its_cell_and_its_case_sensitive_name(rig: Rig) 
 
 def test_new_hosts_in_concurrent_reports_are_stored_once(rig: Rig) -> None:
     reported = [report(number) for number in range(50)]
-    endpoints = [rig.scheduler().endpoint for _ in range(4)]
+    endpoints = [rig.scheduler().host_reports for _ in range(4)]
 
     def bring(number: int) -> None:
         endpoints[number].report_hosts(

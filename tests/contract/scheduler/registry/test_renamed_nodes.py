@@ -17,7 +17,7 @@ def nodes(names: str) -> list[HostReport]:
 
 def describe(rig: Rig, names: str, *numbers: int) -> HostsRegistered:
     message = ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], hosts=tuple(nodes(names)), numbers=numbers)
-    return rig.registry.report_hosts(message)
+    return rig.host_reports.report_hosts(message)
 
 
 def registered(rig: Rig) -> dict[str, str]:

@@ -174,7 +174,7 @@ def test_hosts_of_a_restored_store_are_unknown_until_they_are_described(rig: Rig
 
 
 def described(rig: Rig, host: HostReport, number: int) -> HostsRegistered:
-    return rig.registry.report_hosts(
+    return rig.host_reports.report_hosts(
         ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], hosts=(host,), numbers=(number,))
     )
 
