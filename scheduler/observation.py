@@ -12,7 +12,7 @@ from moorage.metrics import GaugeSample
 from moorage.service.readiness import Check, NotReady, Sampler
 from placement_store.schema import MAIN
 from placement_store.service import PlacementRole
-from scheduler.decide.environment import InFlight
+from scheduler.decide.in_flight import InFlight
 from scheduler.policy import ActivePolicy
 from scheduler.view.follower import Follower
 from scheduler.view.host_cache import HostCache

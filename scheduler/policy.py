@@ -104,7 +104,7 @@ class ActivePolicy:
     :param conf: the configuration at start; a later one may differ in more than the policy.
     :param failure_counts: counts the failures of plug-ins.
     :param watch: limits the time of plug-ins.
-    :param take: makes new decisions use a policy; must not raise.
+    :param put_in_force: makes new decisions use a policy; must not raise.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class ActivePolicy:
         conf: cfg.ConfigOpts,
         failure_counts: FailureCounts,
         watch: PluginWatchdog,
-        take: Callable[[SchedulingPolicy], None],
+        put_in_force: Callable[[SchedulingPolicy], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._started_with = _values(conf)
         self._failure_counts = failure_counts
         self._watch = watch
-        self._take = take
+        self._put_in_force = put_in_force
         self._clock = clock
         self._reloading = threading.Lock()
         self._lock = threading.Lock()
@@ -151,7 +151,7 @@ class ActivePolicy:
                 return self._refuse(before, f"{type(fault).__name__}: {fault}")
             # Nothing can fail from here on: decisions and `show` get the new policy together.
             with self._lock:
-                self._take(policy)
+                self._put_in_force(policy)
                 self._policy, self._since, self._refused = policy, self._clock(), None
                 self._needs_restart = needs_restart
         LOG.info("The configuration is reloaded: policy %s replaces %s", policy.described.fingerprint, before)

@@ -81,10 +81,10 @@ class SchedulerService(ComposedService):
         database, names, follower = environment.database, environment.names, environment.follower
         requests = StoredRequests(database, schema.requests)
 
-        def take(policy: SchedulingPolicy) -> None:
+        def put_in_force(policy: SchedulingPolicy) -> None:
             environment.policy = policy.decision_policy
 
-        policies = self._policies = ActivePolicy(policy, conf, failure_counts, watch, take)
+        policies = self._policies = ActivePolicy(policy, conf, failure_counts, watch, put_in_force)
         decisions = DecisionEndpoint(environment, requests, failure_counts)
         endpoints = [
             decisions,

@@ -73,6 +73,7 @@ class Decision(ABC, Generic[T]):
     :param policy: the policy that decides this request to its end, even if another one is loaded meanwhile. The caller
         has to run a decision by a watched policy with :meth:`.PluginFailures.run_watched` of this same policy.
     :param named: hosts that an explanation describes by name.
+    :param refused_claims: the claims of this request that the store has refused before.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Decision(ABC, Generic[T]):
         policy: DecisionPolicy,
         message: SelectDestinations,
         named: Collection[str] = (),
+        refused_claims: RefusedClaims | None = None,
     ) -> None:
         self.environment = environment
         self.message = message
@@ -88,7 +90,7 @@ class Decision(ABC, Generic[T]):
         self.received_at = environment.follower.now()
         self.policy = policy
         self.planner, self._request_filters = policy.for_request(environment.aggregates, environment.check_groups)
-        self.refused_claims = RefusedClaims(budget_for(len(message.instance_uuids)))
+        self.refused_claims = refused_claims or RefusedClaims(budget_for(len(message.instance_uuids)))
 
     def run(self) -> T:
         """Decide the request and return its answer.

@@ -83,9 +83,8 @@ class ClaimingDecision(Decision[Selections]):
         message: SelectDestinations,
         refused_claims: RefusedClaims | None = None,
     ) -> None:
-        super().__init__(environment, policy, message)
+        super().__init__(environment, policy, message, refused_claims=refused_claims)
         self._writer = writer
-        self.refused_claims = refused_claims or self.refused_claims
 
     def claim(self, plan: DestinationPlan, context: RequestContext) -> Selections:
         """Claim all hosts of a plan in one transaction, and add the claims to the host cache.
@@ -122,8 +121,8 @@ class ClaimingDecision(Decision[Selections]):
 
     def no_host(self, no_host: NoHost, context: RequestContext) -> Selections:  # noqa: ARG002
         """Refuse the request with an explanation."""
-        for fault in no_host.host_candidates.undecided.values():
-            # A search was not finished, so it is not known that there is no host.
+        if (fault := no_host.unfinished_search) is not None:
+            # It is not known that there is no host.
             return self.refuse(fault)
         explanation = self.planner.why_not(no_host, self.message, self.refused_claims)
         instances, summary = len(self.message.instance_uuids), explanation.summary()

@@ -86,6 +86,11 @@ class NoHost:
         filtered = FilterResult(entered, [Stage(name, reason, ~entered)])
         return cls(view, filtered, 0, HostCandidates(request.resource_request, {}), None, request)
 
+    @property
+    def unfinished_search(self) -> errors.SearchBoundReached | None:
+        """The error of a host on which the search was not finished, and which may be valid after all."""
+        return next(iter(self.host_candidates.undecided.values()), None)
+
 
 class Planner:
     """Plan requests with the configured filters and weighers.

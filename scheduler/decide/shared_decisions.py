@@ -60,13 +60,13 @@ class _Request(NamedTuple):
 
 
 #: Decides a request alone, in the thread and the context of its caller.
-Alone = Callable[[], Selections]
+DecideAlone = Callable[[], Selections]
 #: A request and its answer; null if it must be decided alone.
 Item = BatchItem[_Request, Selections | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Planned:
+class _PlannedItem:
     """Hold a request of a batch with its plan."""
 
     item: Item
@@ -75,7 +75,7 @@ class _Planned:
     added: AddedClaims
 
 
-class _Resolved:
+class _ResolvedSpecs:
     """The request specs of a batch, resolved on its view: equal ones are resolved once."""
 
     def __init__(self, view: Snapshot, aggregates_as_of: float) -> None:
@@ -88,23 +88,23 @@ class _Resolved:
 
         :raises MoorageError: one of :data:`NOT_PLANNED`.
         """
-        message, asked = decision.message, decision.message.request_spec
+        message, spec = decision.message, decision.message.request_spec
         for equal, known in self._known:
-            if equal == asked:
+            if equal == spec:
                 return structs.replace(message, request_spec=known)
-        decision.planner.check(asked)
+        decision.planner.check(spec)
         decision.check_on_view()
         resolved = decision.resolve(self._view, self._aggregates_as_of)
         # If broken plug-ins are skipped, each request must find out itself which ones are broken.
         if not isinstance(resolved, Refusal) and not decision.policy.plugin_failures.skip:
-            self._known.append((asked, resolved.request_spec))
+            self._known.append((spec, resolved.request_spec))
         return resolved
 
 
-class _Refused(Exception):
+class _BatchRefused(Exception):
     """Report that the store has refused some requests of a batch."""
 
-    def __init__(self, refused: Collection[_Planned]) -> None:
+    def __init__(self, refused: Collection[_PlannedItem]) -> None:
         super().__init__()
         self.refused = refused
 
@@ -126,12 +126,12 @@ class SharedDecisions:
         answer = self._batches.do(request) if self._may_be_shared(message) else None
         return self._alone(request) if answer is None else answer
 
-    def select_many(self, calls: Sequence[BatchItem[SelectDestinations, Selections]]) -> list[Alone | None]:
+    def select_many(self, calls: Sequence[BatchItem[SelectDestinations, Selections]]) -> list[DecideAlone | None]:
         """Set the answer or the error of each request; return for each a function that decides it alone, or None.
 
         See :func:`scheduler.decide.destinations.select` for the errors.
         """
-        alone: list[Alone | None] = [None] * len(calls)
+        alone: list[DecideAlone | None] = [None] * len(calls)
         shared: dict[int, Item] = {}
         for position, call in enumerate(calls):
             request = _Request.of(call.value)
@@ -225,7 +225,7 @@ class SharedDecisions:
 
     # --- Planning -----------------------------------------------------------------------------------------------------
 
-    def _plan(self, batch: Sequence[Item], policy: DecisionPolicy) -> list[_Planned]:
+    def _plan(self, batch: Sequence[Item], policy: DecisionPolicy) -> list[_PlannedItem]:
         """Plan requests on one snapshot, each with the claims of those before it in place.
 
         :raises StoreUnavailable: the view cannot follow the store.
@@ -237,17 +237,19 @@ class SharedDecisions:
             env.follower.follow(oldest)
         contexts = self._contexts([item for item, _ in decisions])
         view: Snapshot = env.host_cache.snapshot()
-        noted = PlannedView.of(view, view.classes, len(decisions)) if len(decisions) > 1 else None
-        specs = _Resolved(noted or view, oldest)
+        planned_view = PlannedView.of(view, view.classes, len(decisions)) if len(decisions) > 1 else None
+        resolved_specs = _ResolvedSpecs(planned_view or view, oldest)
         planned = []
         for (item, decision), read in zip(decisions, contexts, strict=True):
             with context.adopted(item.context), PLAN.timed():
-                found = None if read is None else _planned(item, decision, noted or view, read, oldest, specs)
+                found = None
+                if read is not None:
+                    found = _plan_one(item, decision, planned_view or view, read, oldest, resolved_specs)
             if found is not None:
                 planned.append(found)
-            if found is not None and noted is not None:
+            if found is not None and planned_view is not None:
                 for choice in found.request.plan.chosen:
-                    noted.claim(choice.row, choice.allocation_request)
+                    planned_view.claim(choice.row, choice.allocation_request)
         return planned
 
     def _decision(self, message: SelectDestinations, policy: DecisionPolicy) -> ClaimingDecision:
@@ -279,7 +281,7 @@ class SharedDecisions:
 
     # --- Claiming -----------------------------------------------------------------------------------------------------
 
-    def _claim(self, planned: Sequence[_Planned]) -> None:
+    def _claim(self, planned: Sequence[_PlannedItem]) -> None:
         """Claim what was planned in one transaction, without what the store refuses, and set the answers."""
         for _ in range(_TRIES):
             if not planned:
@@ -287,7 +289,7 @@ class SharedDecisions:
             try:
                 with CLAIM.timed(one.item for one in planned):
                     written = self._write(planned)
-            except _Refused as fault:
+            except _BatchRefused as fault:
                 planned = [one for one in planned if one not in fault.refused]
                 continue
             # A stored answer must not be given without a check of its claims, as in a decision alone.
@@ -299,25 +301,25 @@ class SharedDecisions:
                     one.item.succeed(one.decision.claimed(claims))
             return
 
-    def _write(self, planned: Sequence[_Planned]) -> list[WrittenClaims]:
+    def _write(self, planned: Sequence[_PlannedItem]) -> list[WrittenClaims]:
         """Write the claims of planned requests in one transaction.
 
-        :raises _Refused: the store has refused some of them, and nothing was written.
+        :raises _BatchRefused: the store has refused some of them, and nothing was written.
         """
         try:
             if len(planned) == 1:
                 return [self._writer.write(planned[0].request)]
             return self._writer.write_together([one.request for one in planned])
         except ClaimRefused as refusal:
-            raise self._refused(planned, refusal.provider_uuids) from refusal
+            raise self._note_refusals(planned, refusal.provider_uuids) from refusal
         except (errors.ConsumerGenerationConflict, errors.ConsumerDeleted) as fault:
             named = fault.consumer_uuid
-            raise _Refused([one for one in planned if named in one.item.value.message.instance_uuids]) from fault
+            raise _BatchRefused([one for one in planned if named in one.item.value.message.instance_uuids]) from fault
         except DuplicateRequest as fault:
             answered = self._writer.requests.answered([one.item.value.message.request_id for one in planned])
-            raise _Refused([one for one in planned if one.item.value.message.request_id in answered]) from fault
+            raise _BatchRefused([one for one in planned if one.item.value.message.request_id in answered]) from fault
 
-    def _refused(self, planned: Sequence[_Planned], provider_uuids: Collection[str]) -> _Refused:
+    def _note_refusals(self, planned: Sequence[_PlannedItem], provider_uuids: Collection[str]) -> _BatchRefused:
         """Return which requests the providers have refused, note this for each, and read the providers again."""
         self._environment.follower.refresh(provider_uuids)
         refused = []
@@ -326,7 +328,7 @@ class SharedDecisions:
                 refused.append(one)
                 for choice in choices:
                     one.item.value.refused_claims.add(one.request.plan.node(choice), choice.allocation_request)
-        return _Refused(refused)
+        return _BatchRefused(refused)
 
 
 def _without_conflicts(batch: Sequence[Item]) -> list[Item]:
@@ -357,17 +359,17 @@ def _has_context(message: SelectDestinations) -> bool:
         return True  # reading the context fails, and the request is decided alone
 
 
-def _planned(
+def _plan_one(
     item: Item,
     decision: ClaimingDecision,
     view: Snapshot,
     read: RequestContext,
     oldest: float,
-    specs: _Resolved,
-) -> _Planned | None:
+    resolved_specs: _ResolvedSpecs,
+) -> _PlannedItem | None:
     """Return the plan of a request; null if it has none, or if its error is set."""
     try:
-        resolved = specs.message(decision)
+        resolved = resolved_specs.message(decision)
         if isinstance(resolved, Refusal):
             return None
         plan = decision.plan(view, read, oldest, resolved)
@@ -384,4 +386,4 @@ def _planned(
     # Decided alone, the request has more time to search.
     if isinstance(plan, NoHost) or plan.is_given_up:
         return None
-    return _Planned(item, decision, PlannedRequest(item.value.message, plan), decision.added_claims(plan, read))
+    return _PlannedItem(item, decision, PlannedRequest(item.value.message, plan), decision.added_claims(plan, read))

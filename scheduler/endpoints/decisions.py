@@ -11,10 +11,11 @@ from moorage.bus.bus import serves, serves_many
 from moorage.messages import SelectDestinations
 from moorage.service.stored_requests import StoredRequests
 from scheduler.decide.claim_writer import ClaimWriter
-from scheduler.decide.environment import DecisionEnvironment, InFlight
+from scheduler.decide.environment import DecisionEnvironment
+from scheduler.decide.in_flight import InFlight
 from scheduler.decide.plugin_failures import FailureCounts
 from scheduler.decide.selections import Selections
-from scheduler.decide.shared_decisions import Alone, SharedDecisions
+from scheduler.decide.shared_decisions import DecideAlone, SharedDecisions
 
 
 class DecisionEndpoint:
@@ -34,7 +35,7 @@ class DecisionEndpoint:
         return self._run_timed(lambda: self._shared.select(message))
 
     @serves_many(SelectDestinations)
-    def select_many(self, calls: Sequence[BatchItem[SelectDestinations, Selections]]) -> list[Alone | None]:
+    def select_many(self, calls: Sequence[BatchItem[SelectDestinations, Selections]]) -> list[DecideAlone | None]:
         """Answer requests that came in one message; see :meth:`.SharedDecisions.select_many`."""
         began = time.perf_counter()
         with self.in_flight.counted(len(calls)):
@@ -47,11 +48,11 @@ class DecisionEndpoint:
                     self._run_and_count(call.outcome)
         return [None if decide is None else partial(self._run_timed, decide) for decide in alone]
 
-    def _run_timed(self, decide: Alone) -> Selections:
+    def _run_timed(self, decide: DecideAlone) -> Selections:
         with self.in_flight.counted(), metrics.timed(metrics.DECISION_SECONDS):
             return self._run_and_count(decide)
 
-    def _run_and_count(self, decide: Alone) -> Selections:
+    def _run_and_count(self, decide: DecideAlone) -> Selections:
         """Return the outcome of a decision, or raise its error, and count it."""
         result = metrics.FAULT
         try:

@@ -97,7 +97,7 @@ class ExplainedDecision(Decision[Explanation]):
 
         :raises SearchBoundReached: a search was not finished, so it is not known whether there is a host.
         """
-        for fault in no_host.host_candidates.undecided.values():
+        if (fault := no_host.unfinished_search) is not None:
             raise fault
         explanation = self.planner.why_not(no_host, self.message, self.refused_claims, self.named)
         return self._with_what_if(explanation, context)

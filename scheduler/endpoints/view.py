@@ -16,7 +16,8 @@ from placement_store.db import change_feed
 from placement_store.providers import rows as providers
 from placement_store.schema import hosts as hosts_table
 from placement_store.schema import resource_providers
-from scheduler.decide.environment import DecisionEnvironment, InFlight
+from scheduler.decide.environment import DecisionEnvironment
+from scheduler.decide.in_flight import InFlight
 from scheduler.registry import hosts
 
 #: The ``seq`` of every row by id, of both tables that the view follows.

@@ -16,8 +16,8 @@ from moorage.batches import BatchItem
 from moorage.messages import CatchUpView, SelectDestinations
 from moorage.model import Destination, RequestSpec, Selection
 from moorage.plugin import BoolArray, Filter, Host, HostView
-from scheduler.decide.environment import InFlight
 from scheduler.decide.funnel import Funnel
+from scheduler.decide.in_flight import InFlight
 from scheduler.plugins.loading import Named
 
 
