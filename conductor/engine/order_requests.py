@@ -82,7 +82,7 @@ class OrderRequests:
 
         :raises MoorageError: the refusal.
         """
-        return self._requests.refused(self._stored(message), refusal).result
+        return self._requests.store_refusal(self._stored(message), refusal).result
 
     def once_together(self, message: Mutation[R], plan: OrderPlan) -> R:
         """Carry out an order as :meth:`once` does, in one transaction with other orders that arrive meanwhile."""
@@ -94,7 +94,7 @@ class OrderRequests:
                 answer: R = plan.answer
                 return answer
 
-            return self._requests.carried_out_once(stored, transaction)
+            return self._requests.once_by(stored, transaction)
 
         return self._taken_up(message, carry_out)
 
@@ -143,7 +143,7 @@ class OrderRequests:
         return message
 
     def _write(self, connection: Connection, orders: Sequence[SharedOrder]) -> list[list[Operation]]:
-        self._requests.insert(connection, [(order.stored, order.plan.answer) for order in orders])
+        self._requests.insert_rows(connection, [(order.stored, order.plan.answer) for order in orders])
         kinds = grouped((order.message.method, place) for place, order in enumerate(orders))
         begun: dict[int, list[Operation]] = {}
         for places in kinds.values():

@@ -112,13 +112,13 @@ class StoredRequests:
         """
 
         def transaction(connection: Connection) -> R:
-            self.begin(connection, message, answer)
+            self.insert_row(connection, message, answer)
             result = work(connection)
             if answer is None:
                 self._store(connection, message, result)
             return result
 
-        return self.carried_out_once(message, lambda: self._database.write(transaction))
+        return self.once_by(message, lambda: self._database.write(transaction))
 
     def once_or_refused(
         self, message: Mutation[R], work: Callable[[Connection], R], answer: R | None = None
@@ -128,19 +128,19 @@ class StoredRequests:
         :raises MoorageError: ``work`` has raised it, now or for another copy of this sending.
         """
 
-        def unless_refused(connection: Connection) -> R:
+        def check_and_work(connection: Connection) -> R:
             # Check after the insertion of the request's row, which waits for a transaction that refuses a copy.
             self._refusals.check(connection, message)
             return work(connection)
 
         try:
-            return self.once(message, unless_refused, answer)
+            return self.once(message, check_and_work, answer)
         except RefusedBefore as before:
             raise before.refusal from None
         except errors.MoorageError as refusal:
-            return self.refused(message, refusal)
+            return self.store_refusal(message, refusal)
 
-    def refused(self, message: Mutation[R], refusal: errors.MoorageError) -> StoredAnswer[R]:
+    def store_refusal(self, message: Mutation[R], refusal: errors.MoorageError) -> StoredAnswer[R]:
         """Store the refusal of a request and raise it, or return the answer if a copy has been carried out meanwhile.
 
         :raises MoorageError: the refusal. It is not stored if the request may still be carried out.
@@ -156,7 +156,7 @@ class StoredRequests:
 
         def transaction(connection: Connection) -> None:
             # The row of the request makes copies wait until the refusal is committed; then it is deleted again.
-            self.begin(connection, message)
+            self.insert_row(connection, message)
             self._refusals.store(connection, message, sending, refusal)
             connection.execute(self._deletion, {"request": message.request_id})
 
@@ -164,9 +164,9 @@ class StoredRequests:
             self._database.write(transaction)
             raise refusal
 
-        return self.carried_out_once(message, carry_out)
+        return self.once_by(message, carry_out)
 
-    def begin(self, connection: Connection, message: Mutation[R], answer: R | None = None) -> None:
+    def insert_row(self, connection: Connection, message: Mutation[R], answer: R | None = None) -> None:
         """Insert the row of a request, as the first statement of a transaction; a duplicate waits for its end.
 
         :raises DuplicateRequest: the request already has an answer.
@@ -175,7 +175,7 @@ class StoredRequests:
         with _waiting_for(message):
             self._insert(connection, self._row(message, answer))
 
-    def carried_out_once(self, message: Mutation[R], carry_out: Callable[[], R]) -> StoredAnswer[R]:
+    def once_by(self, message: Mutation[R], carry_out: Callable[[], R]) -> StoredAnswer[R]:
         """Carry out a request and return its result, or return the stored result of the same request.
 
         :param carry_out: a transaction that begins by inserting the request's row. It raises ``DuplicateRequest`` if
@@ -206,23 +206,23 @@ class StoredRequests:
 
         def transaction(connection: Connection) -> None:
             script = Script(connection)
-            self._begin(script, answers)
+            self._add_rows(script, answers)
             work(script)
             script.run()
 
         self._database.write(transaction)
 
-    def insert(self, connection: Connection, answers: Sequence[tuple[Mutation[R], R]]) -> None:
+    def insert_rows(self, connection: Connection, answers: Sequence[tuple[Mutation[R], R]]) -> None:
         """Insert the rows of requests with their answers, as the first statement of a transaction.
 
         :raises DuplicateRequest: one of the requests already has an answer.
         :raises RequestInProgress: one of the requests is still running elsewhere.
         """
         script = Script(connection)
-        self._begin(script, answers)
+        self._add_rows(script, answers)
         script.run()
 
-    def _begin(self, script: Script, answers: Sequence[tuple[Mutation[R], R]]) -> None:
+    def _add_rows(self, script: Script, answers: Sequence[tuple[Mutation[R], R]]) -> None:
         # Always insert in the same order, to avoid deadlocks: each insertion waits for the end of a duplicate.
         in_order = sorted(answers, key=lambda each: each[0].request_id)
 
@@ -234,7 +234,7 @@ class StoredRequests:
 
         self._rows.add_to(script, [self._row(message, answer) for message, answer in in_order], fail)
 
-    def once_unnamed(self, method: str, work: Callable[[Connection], R]) -> R:
+    def once_without_id(self, method: str, work: Callable[[Connection], R]) -> R:
         """Run ``work`` in one transaction, exactly once, even if the answer to its COMMIT is lost.
 
         It is for requests without an id from the sender. While such a request is carried out, it has an id here, by
@@ -267,7 +267,7 @@ class StoredRequests:
         return result
 
     def _take_answered(self) -> list[str]:
-        """Return the ids of finished requests of :meth:`once_unnamed` to delete; none until there are enough."""
+        """Return the ids of finished requests of :meth:`once_without_id` to delete; none until there are enough."""
         if len(self._answered) < _FORGOTTEN_WITH_ANOTHER:
             return []
         taken: list[str] = []

@@ -60,21 +60,21 @@ class Store:
         """Carry out a request and store its answer in the same transaction, or return the answer stored before."""
         return run_once(self.requests, message, work)
 
-    def once_unnamed(self, work: Callable[[Connection], T]) -> T:
+    def once_without_id(self, work: Callable[[Connection], T]) -> T:
         """Carry out an HTTP request; it has no id with which its client could repeat it, so no answer is stored.
 
         It has an id within the server, so that a write whose COMMIT was not answered can be distinguished from another.
         """
-        return retry_on_stale_read(lambda: self.requests.once_unnamed("http", work))
+        return retry_on_stale_read(lambda: self.requests.once_without_id("http", work))
 
     def unnamed_together(
         self, work: Callable[[Connection, Sequence[T]], Sequence[Exception | None]], kind: str
     ) -> Callable[[T], None]:
-        """Return a function that carries out a request as :meth:`once_unnamed` does, together with others of its kind.
+        """Return a function that carries out a request as :meth:`once_without_id` does, with others of its kind.
 
         :param work: see :class:`~moorage.db.shared_transactions.SharedTransactions`.
         """
-        run = partial(self.requests.once_unnamed, "http")
+        run = partial(self.requests.once_without_id, "http")
         shared: SharedTransactions[T, None] = SharedTransactions(run, work, kind)
         return lambda value: retry_on_stale_read(lambda: shared.do(value))
 

@@ -7,7 +7,7 @@ A resource is added in two steps:
    rule, first version, the JSON schemas of its body and query (as :class:`~placement_store.http.schemas.Schemas` by
    microversion), and the status of those errors of the store that differ from the default. Before such a method runs,
    version, media type, policy, query and body have been checked. It calls functions of the store in
-   ``self.store.read`` or ``self.store.once_unnamed`` and returns an
+   ``self.store.read`` or ``self.store.once_without_id`` and returns an
    :class:`~placement_store.http.operations.OperationResult`; it does not catch the store's errors
    (:mod:`placement_store.http.errors` has the table of their statuses and codes) and raises
    :class:`~placement_store.http.refusals.HTTPRefusal` for errors that concern only HTTP.

@@ -119,7 +119,7 @@ class ClaimWriter:
         metrics.CLAIM_TRIES.inc()
         with _noticing_refusals():
             stored = (
-                self.requests.carried_out_once(planned.message, partial(self._claim_alone, planned))
+                self.requests.once_by(planned.message, partial(self._claim_alone, planned))
                 if planned.only_claims
                 else self.requests.once(planned.message, partial(self._claim, planned), planned.answer)
             )

@@ -64,7 +64,7 @@ class AggregatesResource(ProviderScopedResource):
             message = SetAggregates(request_id=ids.fresh(), uuid=uuid, aggregates=wanted, generation=generation)
             provider, held = self.after(message)
         else:
-            provider, held = self.store.once_unnamed(partial(self._replace_silently, uuid=uuid, wanted=wanted))
+            provider, held = self.store.once_without_id(partial(self._replace_silently, uuid=uuid, wanted=wanted))
         # In the order in which they were sent; then the aggregates that a node has through its host, which stay.
         return _shown(call, provider, [*wanted, *(one for one in held if one not in wanted)])
 

@@ -167,7 +167,7 @@ class AllocationsResource(Resource):
     def on_post(self, call: Call) -> OperationResult:
         """Replace the allocations of these consumers, all in one transaction."""
         wanted = puts_of(call.body, call.version, self.settings)
-        self.store.once_unnamed(lambda connection: puts.write(connection, wanted, self.store.classes))
+        self.store.once_without_id(lambda connection: puts.write(connection, wanted, self.store.classes))
         return OperationResult(204)
 
 
@@ -218,7 +218,7 @@ class AllocationsOfConsumerResource(Resource):
                 raise errors.ConsumerNotFound(name=uuid)
             self.store.run(message, connection)
 
-        self.store.once_unnamed(work)
+        self.store.once_without_id(work)
         return OperationResult(204)
 
     def _found(self, connection: Connection, uuid: str) -> Stored | None:

@@ -152,7 +152,7 @@ class InventoriesResource(_WithInventories):
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Delete all inventories of a provider."""
         message = DeleteInventories(request_id=ids.fresh(), uuid=uuid)
-        self.store.once_unnamed(partial(self.store.run, message))
+        self.store.once_without_id(partial(self.store.run, message))
         return OperationResult(204)
 
     @staticmethod
@@ -200,7 +200,7 @@ class InventoryOfClassResource(_WithInventories):
         """Delete the inventory of one class."""
         message = DeleteInventory(request_id=ids.fresh(), uuid=uuid, resource_class=resource_class)
         with providers_first(self.store, {uuid: None}):
-            self.store.once_unnamed(partial(self.store.run, message))
+            self.store.once_without_id(partial(self.store.run, message))
         return OperationResult(204)
 
 

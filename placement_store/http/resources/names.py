@@ -16,7 +16,7 @@ class NamedResource(Resource):
 
     def _created(self, names: Names, name: str) -> bool:
         """Create a name unless it exists; return whether it was created."""
-        return bool(self.store.once_unnamed(lambda connection: names.create(connection, {name})))
+        return bool(self.store.once_without_id(lambda connection: names.create(connection, {name})))
 
     def _delete(self, names: Names, name: str, standard: Phrase) -> None:
         """Delete an existing custom name that is not in use; for a standard one, refuse with the phrase."""
@@ -30,7 +30,7 @@ class NamedResource(Resource):
                 raise HTTPRefusal(400, before(str(fault), [standard], name=name)) from fault
             names.delete(connection, name)
 
-        self.store.once_unnamed(work)
+        self.store.once_without_id(work)
         names.forget()
 
     def _require(self, names: Names, name: str) -> None:

@@ -52,7 +52,7 @@ class ReshaperResource(Resource):
         puts = puts_of(call.body["allocations"], call.version, self.settings)
         try:
             with providers_first(self.store, {uuid: one.generation for uuid, one in wanted.items()}):
-                self.store.once_unnamed(
+                self.store.once_without_id(
                     lambda connection: reshape.carry_out(connection, wanted, puts, self.store.classes)
                 )
         except errors.ProviderNotFound as fault:

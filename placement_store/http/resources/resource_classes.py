@@ -81,7 +81,7 @@ class ResourceClassResource(NamedResource):
                 self._require(self.store.classes, name)
                 return OperationResult(body=_represented(new, call))
             try:
-                self.store.once_unnamed(lambda connection: class_renaming.rename(connection, name, new))
+                self.store.once_without_id(lambda connection: class_renaming.rename(connection, name, new))
             except errors.InvalidRequest as fault:
                 raise HTTPRefusal(400, before(str(fault), [Phrase.STANDARD_CLASS_RENAMED], name=name)) from fault
             self.store.classes.forget()

@@ -138,7 +138,7 @@ class ProviderScopedResource(Resource):
             self.store.run(message, connection)
             return self.read(connection, message.uuid)
 
-        return self.store.once_unnamed(work)
+        return self.store.once_without_id(work)
 
 
 class ResourceProvidersResource(Resource):
@@ -184,7 +184,7 @@ class ResourceProvidersResource(Resource):
             return outlines.get(connection, new.uuid)
 
         try:
-            created = self.store.once_unnamed(work)
+            created = self.store.once_without_id(work)
         except errors.AlreadyExists as fault:
             phrase = Phrase.PROVIDER_UUID_TAKEN if fault.name == new.uuid else Phrase.PROVIDER_NAME_TAKEN
             raise HTTPRefusal(409, before(str(fault), [phrase], name=fault.name), DUPLICATE_NAME) from fault
@@ -227,14 +227,14 @@ class ResourceProviderResource(ProviderScopedResource):
                 raise HTTPRefusal(400, before(str(fault), phrases, uuid=uuid)) from fault
             return outlines.get(connection, uuid)
 
-        provider = self.store.once_unnamed(work)
+        provider = self.store.once_without_id(work)
         return OperationResult(body=represented(provider, call), modified=provider.updated_at)
 
     @DeclaredOperation("placement:resource_providers:delete", error_status=_DELETE_ANSWERS)
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Delete a provider with its inventories, traits and aggregates."""
         message = DeleteResourceProvider(request_id=ids.fresh(), uuid=uuid)
-        self.store.once_unnamed(partial(self.store.run, message))
+        self.store.once_without_id(partial(self.store.run, message))
         return OperationResult(204)
 
 

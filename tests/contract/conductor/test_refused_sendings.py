@@ -41,7 +41,7 @@ class Room:
 
     def refuse(self, sending: Sending | None, refusal: errors.MoorageError) -> object:
         """Refuse the order before a transaction begins."""
-        return self.answer(sending, lambda: self.stored.refused(self.message, refusal).result)
+        return self.answer(sending, lambda: self.stored.store_refusal(self.message, refusal).result)
 
     @staticmethod
     def answer(sending: Sending | None, ask: Callable[[], object]) -> object:
