@@ -13,15 +13,15 @@ AGAIN = "order it again"
 ELSEWHERE = "order it again, to another host"
 DROPPING = "order it again with --drop-extras"
 ROOM = "order it again when there is room"
-CONFIRM = "confirm it once more"
+CONFIRM = "confirm it again"
 REBUILD = "rebuild it"
-TAKEN_AWAY = "order it again when that is taken away"
+TAKEN_AWAY = "order it again after the foreign allocations are deleted"
 ANSWERS = "nothing; it ends when the host answers"
 ANOTHER = "delete it, and build another"
 DELETE = "delete it"
 
 #: A trouble of two operations: the host does not answer to the order, and then it is forced down.
-FORCED_DOWN = "the source's host does not answer, and is forced down then"
+FORCED_DOWN = "the source's host does not answer, and is then forced down"
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from support.operations.basis import ANSWERS, ANY, KEEPING, Row, Stand, ends_well
 
 #: Troubles with names, for the player of the rows.
-ON_IT = "others have put something on it"
-ON_BOTH_SIDES = "its move waits to be confirmed, and others have put something on both sides"
-SILENT = "the source's host does not answer, and others have put something there"
-TAKE_AWAY = "take it away"
+ON_IT = "it has foreign allocations"
+ON_BOTH_SIDES = "its move waits to be confirmed, and both sides have foreign allocations"
+SILENT = "the source's host does not answer, and has foreign allocations"
+TAKE_AWAY = "delete the foreign allocations"
 
 
 def rows() -> Iterator[Row]:

@@ -48,7 +48,7 @@ def _under_way(operation: str) -> Iterator[Row]:
 
 
 def _released_under_way() -> Iterator[Row]:
-    trouble = "every destination fails, and others take away what the migration holds before the source is given back"
+    trouble = "every destination fails, and others delete the migration's allocations before the source is given back"
     stuck = Stand("moving on the source", "moving", "instance: alternate")
     yield Row("migrate", trouble, ANY, stuck, DELETE, Stand("deleted", "ended"), pending="move")
 
@@ -58,7 +58,7 @@ def _arrived(operation: str) -> Iterator[Row]:
     trouble = "others write to the migration before the source is released"
     yield Row(operation, trouble, ("fail",), _waiting("confirming"), CONFIRM, well, pending="confirm")
     yield ends_well(operation, trouble, ("retry", "combine"))
-    yield ends_well(operation, "others take away what the migration holds before the source is released")
+    yield ends_well(operation, "others delete the migration's allocations before the source is released")
     left = replace(well, holds=f"{well.holds}; residue: source + licence")
     yield Row(operation, "the source's host does not answer, and others write to the residue", ANY, left, ANSWERS, well)
 
@@ -78,7 +78,7 @@ def _ends() -> Iterator[Row]:
         yield ends_well(operation, trouble, ("retry", "combine"), well)
     before = "others write to the migration before the source is given back"
     yield ends_well("abort", before, ALL, with_licence(WELL["abort"]))
-    taken = "others take away what the migration holds before the end of the move"
+    taken = "others delete the migration's allocations before the end of the move"
     yield ends_well("confirm", taken)
     # The source is no longer held, so a revert is impossible, and only the user can decide what happens to the server.
     stuck = Stand("moved on the destination", "reverting", "instance: destination")

@@ -173,7 +173,7 @@ class Play:
         self.room.order(messages[operation]())
 
     def _order(self) -> None:
-        self._give(self.row.operation, "destination" if "that was asked for" in self.row.trouble else None)
+        self._give(self.row.operation, "destination" if "requested" in self.row.trouble else None)
         if roles := GIVEN_UP.get(self.row.trouble):
             # Hosts without room for the server are not tried.
             tried = [role for role in roles if role != "source" or self.row.operation == "resize"]
@@ -225,7 +225,7 @@ class Play:
         at: dict[str, tuple[str, Callable[[], None], int]] = {
             "others write before the claim": ("step.*.select.begin", licence, 1),
             "others write before the claim, again and again": ("step.*.select.begin", self._again_and_again, 4),
-            "others put something on the source before the claim": (
+            "others write to the source's allocations before the claim": (
                 "step.move.select.begin",
                 lambda: room.attach_memory(uuid),
                 1,
@@ -236,15 +236,15 @@ class Play:
             "others write before the source is released": (_END, licence, 1),
             "others write before the end of the move": (_END, licence, 1),
             "others write before the release": ("step.*.release.begin", licence, 1),
-            "others write meanwhile": ("step.rebuild.rebuild.begin", licence, 1),
-            "the destination that was asked for fills up before the claim": (
+            "others write during it": ("step.rebuild.rebuild.begin", licence, 1),
+            "the requested destination fills up before the claim": (
                 "step.*.select.begin",
                 lambda: room.fill("destination"),
                 1,
             ),
             "the destination fails, and the alternates are full by then": ("step.*.swap.begin", self._fill_all, 1),
         }
-        writing, taking = "others write to the migration before ", "others take away what the migration holds before "
+        writing, taking = "others write to the migration before ", "others delete the migration's allocations before "
         for start, act in ((writing, to_migration), (taking, take_away)):
             for end in ("the source is given back", "the source is released", "the end of the move"):
                 at |= {f"{start}{end}": (_END, act, 1)}

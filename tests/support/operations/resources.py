@@ -6,12 +6,12 @@ from dataclasses import replace
 from support.operations.basis import AGAIN, ALL, ANY, ROOM, WELL, Row, Stand, ends_well, with_licence
 
 #: Troubles with names, for the player of the rows.
-ONE_FULL = "the NIC that was chosen fills up before the write"
+ONE_FULL = "the chosen NIC fills up before the write"
 ALL_FULL = "every NIC fills up before the write"
 NO_ROOM = "no NIC of its host has room"
 DELETED = "the server is deleted before the write"
-TAKEN = "others have taken it away"
-FENCED = f"{ONE_FULL}, of which a first sending was not answered"
+TAKEN = "others have deleted the port"
+FENCED = f"{ONE_FULL}, whose first attempt was not answered"
 _ONCE, _EVER = "others write before the write", "others write before the write, again and again"
 
 

@@ -65,7 +65,7 @@ class Seen:
 
     def __str__(self) -> str:
         goes_on = f"; pending: {', '.join(self.pending)}" if self.pending else ""
-        return f"{self.server} | {self.migration or 'no migration'} | {self.holds or 'nobody'}{goes_on}"
+        return f"{self.server} | {self.migration or 'no migration'} | {self.holds or 'none'}{goes_on}"
 
 
 @dataclass

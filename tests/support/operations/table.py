@@ -1,4 +1,4 @@
-"""The table of operations: the outcome of each operation in each trouble, as it is played and as the guide shows it.
+"""The table of operations: the outcome of each operation under each failure, as it is played and as the guide shows it.
 
 Run as a script it writes docs/operations.md.
 """
@@ -95,7 +95,7 @@ def _conflicts_of_a_move(operation: str) -> Iterator[Row]:
     more = WELL[operation].holds.replace("migration: source", "migration: source (and more)")
     yield Row(
         operation,
-        "others put something on the source before the claim",
+        "others write to the source's allocations before the claim",
         ALL,
         replace(AS_IT_WAS, holds="instance: source (and more)"),
         DROPPING,
@@ -119,7 +119,7 @@ def _conflicts_of_a_move(operation: str) -> Iterator[Row]:
 
 def _refused_moves(operation: str) -> Iterator[Row]:
     well = WELL[operation]
-    full = "the destination that was asked for fills up before the claim"
+    full = "the requested destination fills up before the claim"
     yield Row(operation, full, ANY, AS_IT_WAS, ELSEWHERE, on_alternate(well))
     yield Row(operation, "no host has room", ANY, AS_IT_WAS, ROOM, well)
 
@@ -177,10 +177,10 @@ def _shelving() -> Iterator[Row]:
     yield Row("shelve", "the source's host does not answer", ANY, waiting, ANSWERS, SHELVED, pending="shelve")
     yield Row("shelve", FORCED_DOWN, ANY, replace(SHELVED, holds="residue: source"), ANSWERS, SHELVED)
     operation, well = "unshelve", WELL["unshelve"]
-    for trouble in ("others have put something on it", "others write before the claim"):
+    for trouble in ("it has foreign allocations", "others write before the claim"):
         yield Row(operation, trouble, ("fail", "retry"), with_licence(SHELVED), TAKEN_AWAY, well)
         yield ends_well(operation, trouble, ("combine",), with_licence(well))
-    full = "the destination that was asked for fills up before the claim"
+    full = "the requested destination fills up before the claim"
     yield Row(operation, full, ANY, SHELVED, ELSEWHERE, on_alternate(well))
     yield Row(operation, "no host has room", ANY, SHELVED, ROOM, well)
     yield ends_well(operation, "the destination fails", end=on_alternate(well))
@@ -190,7 +190,7 @@ def _shelving() -> Iterator[Row]:
 
 
 def _the_rest() -> Iterator[Row]:
-    yield ends_well("rebuild", "others write meanwhile", ALL, with_licence(WELL["rebuild"]))
+    yield ends_well("rebuild", "others write during it", ALL, with_licence(WELL["rebuild"]))
     failed = replace(WELL["rebuild"], server="error on the source")
     yield Row("rebuild", "the guest cannot be rebuilt", ANY, failed, AGAIN, WELL["rebuild"])
     same = "resize on its host"
@@ -236,15 +236,18 @@ def _interrupted_placing(operation: str, fruitless: Stand, following: str) -> It
 
 # --- The guide --------------------------------------------------------------------------------------------------------
 
-_HEAD = """# What becomes of a server when trouble strikes an operation
+_HEAD = """# Outcome of each operation under each failure
 
 Written by `python tests/support/operations/table.py`. `tests/functional/operations/test_operation_table.py` plays
-every row on a whole cloud. A server of two VCPU is on the *source*; the scheduler prefers the *destination*, then the
-*alternate*. *Licence* is something on no host that others have written to the server's consumer. A *port* is
-bandwidth of one of its host's two NICs. A *residue* holds what a host may still have a guest on, until that host has
-answered; one that *is given up* has begun, and not reported within
-`[conductor] build_timeout`. *Policy* is `[conductor] consumer_conflict_policy`, where it matters, or another option.
-After every row the server was deleted, and nobody held anything for it.
+every row on a whole cloud. A server with two VCPU is on the *source*. The scheduler prefers the *destination*, then
+the *alternate*. After every row the server was deleted, and no allocations were left.
+
+- *allocations*: the allocations of the server and of its migration.
+- *licence*: a foreign allocation, from a provider outside every host.
+- *port*: bandwidth of one of the two NICs of the server's host.
+- *residue*: amounts held on a host until it confirms that the guest is gone.
+- *times out*: the host accepted the guest and did not report within `[conductor] build_timeout`.
+- *policy*: `[conductor] consumer_conflict_policy`, where it matters, or another option.
 """
 
 
@@ -254,7 +257,7 @@ def guide() -> str:
     table = rows()
     for operation in WELL:
         parts.append(f"## {operation}\n")
-        parts.append("| trouble | policy | server | migration | who holds what | what to do | how it ends |")
+        parts.append("| failure | policy | server | migration | allocations | what to do | how it ends |")
         parts.append("|---|---|---|---|---|---|---|")
         parts += [_line(row) for row in table if row.operation == operation]
         parts.append("")
@@ -263,9 +266,9 @@ def guide() -> str:
 
 def _line(row: Row) -> str:
     policy = "" if row.policies == ANY and not _matters(row) else ", ".join(row.policies)
-    end = "as before" if row.end == row.then else f"{row.end.server}; {row.end.holds or 'nobody holds anything'}"
+    end = "as before" if row.end == row.then else f"{row.end.server}; {row.end.holds or 'no allocations'}"
     then = row.then
-    cells = (row.trouble, policy, then.server, then.migration, then.holds or "nobody", row.next, end)
+    cells = (row.trouble, policy, then.server, then.migration, then.holds or "none", row.next, end)
     return f"| {' | '.join(cells)} |"
 
 

@@ -22,8 +22,8 @@ from support.operations.basis import (
 
 #: Troubles in which hosts accept a claim, do not report in time, and do not answer to the order to destroy what they
 #: have begun: only the destination, or every host that is tried. A resize also tries its own host.
-ONE_GIVEN_UP = "the destination is given up, and does not answer"
-ALL_GIVEN_UP = "every destination is given up, and none answers"
+ONE_GIVEN_UP = "the destination times out and does not answer"
+ALL_GIVEN_UP = "every destination times out and none answers"
 ERROR = Stand("error")
 
 
@@ -49,7 +49,7 @@ def _given_up(operation: str) -> Iterator[Row]:
 
 def _builds() -> Iterator[Row]:
     operation, well = "build", WELL["build"]
-    trouble = "others have put something on it"
+    trouble = "it has foreign allocations"
     yield Row(operation, trouble, ("fail", "retry"), with_licence(ERROR), ANOTHER, well)
     yield ends_well(operation, trouble, ("combine",), with_licence(well))
     yield ends_well(operation, "the destination fails, and others write before the swap", ALL, _swapped_with_licence())
