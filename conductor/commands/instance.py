@@ -148,7 +148,7 @@ class InstanceShow(Configured, ShowOne):
         except errors.ConsumerNotFound:
             return {}
         amounts = in_words(amounts_of(consumer.allocations))
-        return {"holds": f"what others have put there: {amounts}"} if amounts else {}
+        return {"holds": f"foreign allocations: {amounts}"} if amounts else {}
 
     def _providers(self, instance: Instance) -> dict[str, str]:
         """Return the names of the providers of attached groups by uuid; those that cannot be read are left out."""

@@ -49,7 +49,7 @@ def describe_foreign(foreign: Allocations, *, stay: bool) -> str | None:
     """
     if not foreign:
         return None
-    outcome = "what others had put there stays" if stay else "with it went what others had put there"
+    outcome = "foreign allocations stay" if stay else "foreign allocations were deleted"
     return f"{outcome}: {in_words(amounts_of(foreign))}"
 
 

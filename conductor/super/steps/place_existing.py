@@ -148,7 +148,7 @@ class PlaceExisting(SuperPart, ABC):
             )
         if consumer.allocations and not self._combines:
             return errors.InvalidState(
-                reason=f"others have put something on consumer {consumer.uuid}, "
+                reason=f"consumer {consumer.uuid} has foreign allocations, "
                 f"and consumer_conflict_policy is {self._super.writes.policy}"
             )
         return None

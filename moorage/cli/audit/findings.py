@@ -187,7 +187,7 @@ def _why_leaked(holder: Holder, known: Mapping[str, Instance], residues: _Residu
 
 
 def _foreign(holder: Holder) -> Finding:
-    detail = f"was deleted, and holds what others have put there: {in_words(holder.foreign)}"
+    detail = f"was deleted, and has foreign allocations: {in_words(holder.foreign)}"
     return Finding("foreign", str(holder.uuid), detail)
 
 

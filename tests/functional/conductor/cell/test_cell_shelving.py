@@ -118,7 +118,7 @@ def test_released_foreign_amounts_of_a_shelved_instance_are_named_in_its_record(
     shelve(world, uuid)
 
     reason = becomes(world, uuid, "shelved").reason
-    assert reason == f"with it went what others had put there: 2 VGPU of provider {GPU}"
+    assert reason == f"foreign allocations were deleted: 2 VGPU of provider {GPU}"
     assert uuid not in world.placement.foreign
     unshelve(world, uuid, "b")
     assert becomes(world, uuid, "active").reason is None
@@ -140,7 +140,7 @@ def test_released_foreign_amounts_of_an_instance_that_starts_on_no_host_are_name
 
     reason = str(becomes(world, uuid, "shelved" if again else "error").reason)
     assert "c: c is broken" in reason
-    assert reason.endswith(f"; with it went what others had put there: 2 VGPU of provider {GPU}")
+    assert reason.endswith(f"; foreign allocations were deleted: 2 VGPU of provider {GPU}")
 
 
 def test_an_unshelved_instance_runs_on_its_claimed_host_and_the_numbers_of_its_attempts_continue(world: World) -> None:

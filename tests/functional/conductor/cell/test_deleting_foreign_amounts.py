@@ -12,7 +12,7 @@ from moorage.model.inspection import OperationSummary
 
 GPU = ids.derived("gpu")
 WORDS = f"2 VGPU of provider {GPU}"
-KEPT = "what others had put there stays"
+KEPT = "foreign allocations stay"
 
 
 def put_foreign_amounts(world: World, uuid: str) -> None:
@@ -29,7 +29,7 @@ def under_way(world: World) -> list[OperationSummary]:
 
 def outcome(deleted: bool) -> str:
     """Return the reason in the record of an instance whose foreign amounts were deleted or kept."""
-    return f"with it went what others had put there: {WORDS}" if deleted else f"{KEPT}: {WORDS}"
+    return f"foreign allocations were deleted: {WORDS}" if deleted else f"{KEPT}: {WORDS}"
 
 
 @pytest.mark.parametrize("deleted", [True, False])
@@ -50,7 +50,7 @@ def test_the_record_of_a_deleted_instance_says_whether_foreign_amounts_were_rele
     assert (list(message.claimed_with), message.keep_extras) == ([claim_id], not deleted)
     _status, shown = moorage("instance", "show", uuid)
     assert shown["reason"] == reason
-    assert shown["holds"] == ("nothing" if deleted else f"what others have put there: {WORDS}")
+    assert shown["holds"] == ("nothing" if deleted else f"foreign allocations: {WORDS}")
 
 
 def test_an_instance_without_foreign_amounts_is_deleted_without_a_reason(world: World) -> None:

@@ -171,7 +171,7 @@ def test_released_foreign_amounts_on_a_failed_host_are_named_in_the_reason_of_it
 
     instance = world.becomes(uuid, "active")
 
-    lost = f"with it went what others had put there: 2 VGPU of provider {node('a')}"
+    lost = f"foreign allocations were deleted: 2 VGPU of provider {node('a')}"
     assert [attempt.reason for attempt in instance.attempts] == [f"a is broken; {lost}", None]
 
 

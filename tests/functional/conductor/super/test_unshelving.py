@@ -325,7 +325,7 @@ def test_foreign_amounts_are_kept_after_a_failed_build_where_that_is_configured_
     wait_until(lambda: uuid in world.placement.deleted)
     assert world.placement.foreign == ({} if deleted else before)
     wait_until(lambda: world.pending("conductor") == 0)
-    what = "with it went what others had put there" if deleted else "what others had put there stays"
+    what = "foreign allocations were deleted" if deleted else "foreign allocations stay"
     reason = str(world.show(uuid).reason)
     assert "all are full" in reason
     assert f"; {what}: " in reason

@@ -168,7 +168,7 @@ def test_foreign_allocations_of_a_deleted_server_are_found_with_their_amounts() 
         found = judge(seen(left, of_migration, instances=known))
         assert [(one.kind, one.subject) for one in found] == [("foreign", ONE), ("foreign", TWO)]
         assert found[0].detail == (
-            f"was deleted, and holds what others have put there: 1 VCPU of provider {NODE}, 2 VGPU of provider {NODE}"
+            f"was deleted, and has foreign allocations: 1 VCPU of provider {NODE}, 2 VGPU of provider {NODE}"
         )
 
 

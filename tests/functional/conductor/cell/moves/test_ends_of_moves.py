@@ -209,7 +209,7 @@ def test_the_record_of_a_confirmed_move_says_whether_foreign_amounts_of_its_migr
     move.end("confirm")
 
     becomes(world, uuid, "active")
-    outcome = "with it went what others had put there" if goes else "what others had put there stays"
+    outcome = "foreign allocations were deleted" if goes else "foreign allocations stay"
     assert move.shown().reason == f"{outcome}: 2 VGPU of provider {node('a')}"
     assert (uuid in world.placement.foreign) is not goes
 
