@@ -40,7 +40,7 @@ CLEAN = "clean"
 ENDED_BY_DELETE = (BUILD, MOVE, CONFIRM, REVERT, SHELVE, UNSHELVE, REBUILD, ATTACH, DETACH, HEAL)
 
 #: The reason of a move that the operator has aborted.
-BROKEN_OFF = "it was broken off"
+ABORTED = "it was aborted"
 
 #: In :func:`step`: the attribute `kind` of the class that has the method or inherits it.
 KIND_OF_CLASS = ""

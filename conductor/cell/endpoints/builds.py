@@ -119,5 +119,5 @@ def first_step(number: int, is_revoked: bool, claim_id: str | None = None) -> tu
     """Return the first step on a claimed host, with its payload: `start`, or `release` if the claim was revoked."""
     if not is_revoked:
         return "start", StartStep(number=number)
-    why = "its claim had been given up before it arrived"
+    why = "its claim was revoked before the order arrived"
     return "release", ReleaseStep(failed=None, fate="unknown", reason=why, claim_id=claim_id)

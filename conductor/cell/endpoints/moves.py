@@ -17,7 +17,7 @@ from conductor.cell.records.migrations import STOPPING, CellMigration
 from conductor.cell.steps.end_move import CellMoveEnds
 from conductor.engine.order_requests import origin
 from conductor.engine.preconditions import cannot_move, not_forced_down, require_settled
-from conductor.engine.steps import BROKEN_OFF, CONFIRM, MOVE, REVERT, NewOperation, Next, Operation
+from conductor.engine.steps import ABORTED, CONFIRM, MOVE, REVERT, NewOperation, Next, Operation
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import CancelMoveInCell, Done, EndMoveInCell, MoveInCell, PrepareMoveInCell
@@ -132,7 +132,7 @@ class CellMoves(CellPart):
             )
             # The move was aborted before it began: the operation returns the claim at once.
             if migration.is_aborted:
-                self._fail(connection, attempt_id, BROKEN_OFF, gone=True)
+                self._fail(connection, attempt_id, ABORTED, gone=True)
             self._cell.records.change(connection, instance.uuid, attempt_number=number, claim_id=first.claim_id)
             # Number the order to stop the guest on the source.
             order_numbers.next_guest_order(self._cell.records, connection, instance)
@@ -145,7 +145,7 @@ class CellMoves(CellPart):
     def _operation(migration: CellMigration, number: int) -> NewOperation:
         uuid = ids.derived(migration.uuid, MOVE)
         if migration.is_aborted:
-            payload = GiveBackStep(failed=number, fate="gone", reason=BROKEN_OFF)
+            payload = GiveBackStep(failed=number, fate="gone", reason=ABORTED)
             return NewOperation(uuid, MOVE, migration.instance_uuid, "give_back", payload)
         step = "stop" if migration.kind in STOPPING else "start"
         return NewOperation(uuid, MOVE, migration.instance_uuid, step, StartStep(number=number))
@@ -184,9 +184,9 @@ class CellMoves(CellPart):
         if move is None or move.step not in ("start", "wait"):
             return []
         attempt = self._cell.records.current(connection, instance)
-        self._fail(connection, attempt.attempt_id, BROKEN_OFF, gone=attempt.guest_gone)
+        self._fail(connection, attempt.attempt_id, ABORTED, gone=attempt.guest_gone)
         fate: Fate = "gone" if attempt.guest_gone else "unknown"
-        payload = GiveBackStep(failed=attempt.number, fate=fate, reason=BROKEN_OFF)
+        payload = GiveBackStep(failed=attempt.number, fate=fate, reason=ABORTED)
         redirected = self._cell.operations.redirect(connection, move, Next("give_back", payload))
         return [] if redirected is None else [redirected]
 

@@ -184,7 +184,7 @@ class FallBack(CellPart):
         self._cell.records.change(connection, instance.uuid, attempt_number=number, claim_id=claimed.claim_id)
         # The operator has aborted the move while the swap was in flight: the new attempt fails before it is sent.
         if sequence.is_aborted:
-            reason = "it was broken off before it began here"
+            reason = "it was aborted before it began here"
             self._cell.records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=True)
             return self._cell.sequences.next_step(connection, instance, number, reason, "gone")
         # The host of a moving instance is its source until the guest runs on the destination.

@@ -14,7 +14,7 @@ from conductor.cell.records.migrations import STOPPING, CellMigration
 from conductor.cell.steps.end_move import send_end
 from conductor.cell.steps.fall_back import FallBack
 from conductor.engine.conflict_policy import describe_foreign
-from conductor.engine.steps import BROKEN_OFF, MOVE, REVERT, CommitStep, Ended, Next, Operation, Outcome, step
+from conductor.engine.steps import ABORTED, MOVE, REVERT, CommitStep, Ended, Next, Operation, Outcome, step
 from moorage import errors
 from moorage.messages import MoveEnded, StartOnHost
 from moorage.model.states import InstanceState
@@ -121,7 +121,7 @@ class ReturnToSource(CellPart):
     def _why(self, connection: Connection, migration: CellMigration, reason: str | None) -> str:
         """Return the reason of a failed move: the reasons of all its attempts."""
         if migration.is_aborted:
-            return BROKEN_OFF
+            return ABORTED
         attempts = [
             attempt
             for attempt in self._cell.records.attempts(connection, migration.instance_uuid)

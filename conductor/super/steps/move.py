@@ -5,7 +5,7 @@ import logging
 from msgspec import structs
 from sqlalchemy import Connection
 
-from conductor.engine.steps import BROKEN_OFF, MOVE, CommitStep, Ended, Next, Operation, Outcome, step
+from conductor.engine.steps import ABORTED, MOVE, CommitStep, Ended, Next, Operation, Outcome, step
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from conductor.super.steps.place_existing import (
@@ -77,9 +77,9 @@ class SuperMoves(PlaceExisting):
         move = self._super.operations.pending(connection, instance_uuid, MOVE)
         if move is None or move.uuid != migration_uuid or move.step not in ("prepare", "read", "select"):
             return []
-        following = Next("cancel", NotScheduled(reason=BROKEN_OFF))
+        following = Next("cancel", NotScheduled(reason=ABORTED))
         if move.step != "prepare":
-            following = Next("fence", NotScheduled(reason=BROKEN_OFF, asking=all_doubted(move.read(ScheduleStep))))
+            following = Next("fence", NotScheduled(reason=ABORTED, asking=all_doubted(move.read(ScheduleStep))))
         redirected = self._super.operations.redirect(connection, move, following)
         return [] if redirected is None else [redirected]
 

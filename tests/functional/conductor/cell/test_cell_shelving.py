@@ -210,7 +210,7 @@ def test_an_unshelving_under_a_revoked_claim_starts_nothing(world: World) -> Non
 
     instance = becomes(world, uuid, "shelved")
 
-    assert "given up" in str(instance.reason)
+    assert "was revoked" in str(instance.reason)
     assert world.placement.held == {}
     assert {build.host for build in world.agent.builds} == {"a"}
 

@@ -269,7 +269,7 @@ def test_a_live_migration_is_aborted_while_its_cell_has_prepared_it_and_the_repl
 
     world.order(AbortMigration(request_id=ids.fresh(), instance_uuid=uuid))
 
-    assert world.comes_to(migration_uuid, "failed").reason == "it was broken off"
+    assert world.comes_to(migration_uuid, "failed").reason == "it was aborted"
     assert_unmoved(world, uuid)
 
 

@@ -241,7 +241,7 @@ def test_an_aborted_live_migration_leaves_the_guest_on_its_source(world: World) 
 
     after = becomes(world, uuid, "active")
     assert (after.host, [a.state for a in after.attempts]) == ("a", ["active", "failed"])
-    assert (move.shown().state, move.shown().reason) == ("failed", "it was broken off")
+    assert (move.shown().state, move.shown().reason) == ("failed", "it was aborted")
     wait_until(lambda: world.placement.hosts_held() == {node("a")})
     world.agent.released.set()
     wait_until(lambda: {guest.host for guest in world.agent.guests.values()} == {"a"})

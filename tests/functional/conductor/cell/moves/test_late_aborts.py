@@ -78,7 +78,7 @@ def test_a_live_migration_that_is_aborted_during_a_swap_is_not_begun_on_the_new_
 
 def is_broken_off(world: World, move: Mover) -> None:
     assert becomes(world, move.uuid, "active").host == "a"
-    assert (move.shown().state, move.shown().reason) == ("failed", "it was broken off")
+    assert (move.shown().state, move.shown().reason) == ("failed", "it was aborted")
     wait_until(lambda: world.pending("cell") == 0)
     assert world.placement.hosts_held() == {node("a")}
     assert {guest.host for guest in world.agent.guests.values()} == {"a"}
@@ -132,7 +132,7 @@ def test_a_live_migration_is_aborted_while_no_scheduler_answers_and_a_late_reque
 
     world.bus.client("conductor").call(abort)
 
-    assert ends(world, migration).reason == "it was broken off"
+    assert ends(world, migration).reason == "it was aborted"
     assert world.bus.client("conductor").call(abort) == Done()
     with pytest.raises(errors.ConsumerDeleted):
         scheduler.decide(scheduler.asked[0])
@@ -155,6 +155,6 @@ def test_a_live_migration_that_has_claimed_without_an_answer_is_aborted_once_the
     wait_until(lambda: world.pending("conductor", "AND step = 'recover'") == 1)
     scheduler.is_away = False
 
-    assert ends(world, migration).reason == "it was broken off"
+    assert ends(world, migration).reason == "it was aborted"
     assert_only_on_its_source(world, uuid)
     assert {build.host for build in world.agent.builds} == {"a"}
