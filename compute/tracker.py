@@ -200,7 +200,9 @@ class Tracker:
             self._reported.add(node)
 
     def _give_up(self, change: TreeChange, why: Exception) -> None:
-        LOG.error("What host %s has is refused, and comes again with the next report: %s", _name(change), why)
+        LOG.error(
+            "The providers of host %s were refused; they are sent again with the next report: %s", _name(change), why
+        )
         self._refused_so_far.add(change.host.service_host)
         # The cached tree may be wrong: it is read again.
         self._trees.pop(change.host.compute_node_uuid, None)
@@ -215,8 +217,8 @@ class Tracker:
         if self._refused_reshapes.get(node) != change.instructions:  # logged once, not at each report
             self._refused_reshapes[node] = change.instructions
             LOG.error(
-                "The driver wants the providers of host %s reshaped, which is done when its agent starts. Nothing of "
-                "what it has is told before: restart the agent, or set [compute] reshape_at_any_report",
+                "The driver asks to reshape the providers of host %s, which is done when its agent starts. Nothing is "
+                "reported until then: restart the agent, or set [compute] reshape_at_any_report",
                 _name(change),
             )
         return False

@@ -23,17 +23,17 @@ def node_of(placement: AcknowledgingClient, uuid: str, spec: RequestSpec, *, ins
     """
     consumer = find_consumer(placement, uuid)
     if consumer is None:
-        raise _refused(uuid, "what it held has been released meanwhile: order it again")
+        raise _refused(uuid, "its allocations have been released in the meantime: order it again")
     if consumer.claim_id is not None:
         raise _refused(uuid, f"it is placed already, by claim {consumer.claim_id}")
     uuids = _nodes(placement, list(consumer.allocations))
     nodes = sorted(uuids)
     if len(nodes) != 1:
-        raise _refused(uuid, f"it holds something on nodes {', '.join(nodes)}, and a server is on one alone")
+        raise _refused(uuid, f"it has allocations on nodes {', '.join(nodes)}; a server has one node")
     if instances > 1:
-        raise _refused(uuid, f"it holds something on node {nodes[0]}: order it by itself, to be built there")
+        raise _refused(uuid, f"it has allocations on node {nodes[0]}: order a build of this instance alone")
     if tried is not None or spec.force_hosts or spec.force_nodes or spec.requested_destination:
-        raise _refused(uuid, f"it holds something on node {nodes[0]}, and is to be built elsewhere")
+        raise _refused(uuid, f"it has allocations on node {nodes[0]}, and is to be built elsewhere")
     return uuids[nodes[0]]
 
 
@@ -54,7 +54,7 @@ def why_kept(placement: AcknowledgingClient, uuid: str) -> str | None:
     consumer = find_consumer(placement, uuid)
     if consumer is None or consumer.accepted_by is None:
         return None
-    return f"what consumer {uuid} holds by claim {consumer.claim_id} is not of this instance, and stays"
+    return f"the allocations of consumer {uuid} by claim {consumer.claim_id} are not those of this instance, and stay"
 
 
 def on_node(spec: RequestSpec, node: str | None) -> RequestSpec:
@@ -63,4 +63,4 @@ def on_node(spec: RequestSpec, node: str | None) -> RequestSpec:
 
 
 def _refused(uuid: str, why: str) -> errors.InvalidState:
-    return errors.InvalidState(reason=f"consumer {uuid} exists already and cannot be built upon: {why}")
+    return errors.InvalidState(reason=f"consumer {uuid} exists already and cannot be used for a build: {why}")

@@ -110,7 +110,7 @@ def _callers_items(
                 raise errors.InvalidRequest(path=f"{path}.to_resource_provider", reason=reason)
             present = held[instructed.consumer_uuid, source, name]
             if amount > present:
-                reason = f"consumer {instructed.consumer_uuid} has {present} of it there to be dealt"
+                reason = f"consumer {instructed.consumer_uuid} has {present} of it there to be moved"
                 raise errors.InvalidRequest(path=f"{path}.resources[{name!r}]", reason=reason)
             held[instructed.consumer_uuid, source, name] -= amount
         yield Item(instructed.consumer_uuid, source, instructed.resources, (target,))

@@ -41,7 +41,7 @@ def sum_instructions(extended: ExtendedTree, instructions: Sequence[MoveInstruct
         target = extended.uuid_of(instruction.to_resource_provider)
         if source == target:
             path = f"$.instructions[{position}].to_resource_provider"
-            raise errors.InvalidRequest(path=path, reason="it is where this is moved from")
+            raise errors.InvalidRequest(path=path, reason="source and target are the same")
         for name, amount in instruction.moved_resources.items():
             _move(found, (source, name), (target, name), amount)
     _refuse_too_much(extended, found)
@@ -155,9 +155,7 @@ def _refuse_lost_reservations(extended: ExtendedTree, changed: Mapping[Pair, Inv
     for name, amounts in _lost_reservations(extended, changed).items():
         if (amount := sum(amounts.values())) > 0:
             first = next(uuid for uuid, of_it in amounts.items() if of_it > 0)
-            raise _invalid(
-                (first, name), f"{amount} of it are reserved, and must be where it is moved: say `reserved` there"
-            )
+            raise _invalid((first, name), f"{amount} of it are reserved: set `reserved` for a target")
 
 
 def _lost_reservations(extended: ExtendedTree, changed: Mapping[Pair, Inventory | None]) -> dict[str, dict[str, int]]:

@@ -121,7 +121,7 @@ def root_of(connection: Connection, references: Sequence[Reference]) -> int:
         if roots[reference.text] != root_id:
             raise errors.InvalidRequest(
                 path=reference.path,
-                reason=f"{reference.text} and {present[0].text} are of two trees; a request concerns one tree alone",
+                reason=f"{reference.text} and {present[0].text} are in different trees; one request changes one tree",
             )
     return root_id
 

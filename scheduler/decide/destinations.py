@@ -191,4 +191,4 @@ def _check_move(message: SelectDestinations) -> None:
     if move.migration_uuid == instance_uuid:
         raise errors.InvalidRequest(path="$.move.migration_uuid", reason="it is the instance itself")
     if message.keep_held:
-        raise errors.InvalidRequest(path="$.keep_held", reason="a move says itself what is kept")
+        raise errors.InvalidRequest(path="$.keep_held", reason="`keep_held` cannot be combined with `move`")

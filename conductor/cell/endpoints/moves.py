@@ -111,7 +111,8 @@ class CellMoves(CellPart):
             migration = self._cell.migrations.read(connection, message.migration_uuid)
             if migration is None or not self._is_placing(instance, migration):
                 raise errors.InvalidState(
-                    reason=f"instance {instance.uuid} is {instance.state}, and not taken for {message.migration_uuid}"
+                    reason=f"instance {instance.uuid} is {instance.state}, and not reserved for migration "
+                    f"{message.migration_uuid}"
                 )
             number = self._cell.records.next_number(connection, instance.uuid)
             self._cell.migrations.claim(connection, message, number)

@@ -143,7 +143,7 @@ class CellMoveEnds(CellPart):
         instance, _migration, source = self._cell.database.read(partial(self._source, operation))
         message = source.order(StopOnHost, operation.derived("source"), instance.guest_order)
         why = self._cell.hosts.why_silent(source.host) or self._cell.agents.order(operation, source, message)
-        return None if why is None else f"its source is not there to go back to, {source.host}: {why}"
+        return None if why is None else f"the source has no guest to return to, {source.host}: {why}"
 
     def _leave(self, connection: Connection, operation: Operation, left: AttemptRecord, **values: str) -> None:
         """End an attempt that is left: it passes no gate any more, and a returning host destroys its guest.

@@ -141,7 +141,7 @@ class Explainer:
         if not rows:
             return "is not known"
         if self._trace.chosen in rows:
-            return "is the one that is taken"
+            return "is the chosen host"
         filtered, host_candidates = self._trace.filtered, self._trace.host_candidates
         left = [row for row in rows if filtered.left[row]]
         for row in left:

@@ -81,10 +81,10 @@ def test_the_reason_names_the_obstacle_if_the_instance_cannot_be_built_on_that_h
     put(cloud, torn, one, other)
     put(cloud, among, one)
 
-    assert f"it holds something on node {first}, and is to be built elsewhere" in str(
+    assert f"it has allocations on node {first}, and is to be built elsewhere" in str(
         build(cloud, forced, force=second).reason
     )
-    assert f"on nodes {first}, {second}, and a server is on one alone" in str(build(cloud, torn).reason)
-    assert f"it holds something on node {first}: order it by itself" in str(
+    assert f"on nodes {first}, {second}; a server has one node" in str(build(cloud, torn).reason)
+    assert f"it has allocations on node {first}: order a build of this instance alone" in str(
         build(cloud, among, ids.fresh(), force=second).reason
     )

@@ -89,7 +89,7 @@ def test_only_the_host_whose_reshape_is_refused_is_withheld_and_its_reshape_is_t
     with tracker_errors(caplog) as logged:
         stage.restart(layout="nested")
         stage.wait_for_reports()
-    assert re.search("host-0001 has is refused.*it is too large", logged[0])
+    assert re.search("host host-0001 were refused.*it is too large", logged[0])
     assert [message.alive for message in stage.cell.received(ReportHostsInCell) if message.alive][-1] == ("host-0002",)
     wait_until(lambda: stage.cell.received(ReportHostsInCell)[-1].withheld == ("host-0001",))
     full.clear()
@@ -196,7 +196,7 @@ def test_a_reshape_that_cannot_be_sent_does_not_keep_the_other_hosts_from_being_
         stage.wait_for_reports()
 
     assert {message.alive for message in stage.cell.received(ReportHostsInCell) if message.alive} == {("host-0002",)}
-    assert "host-0001 has is refused" in logged[0]
+    assert "host host-0001 were refused" in logged[0]
 
 
 def test_a_reshape_is_repeated_with_its_id_until_it_is_answered(new_stage: NewStage) -> None:

@@ -118,7 +118,7 @@ def test_a_host_whose_reshape_is_impossible_stays_as_it_is_until_a_possible_one_
     before = tree(cloud)
 
     restart_agent(cloud, 1, layout="nested", numa_nodes=8)  # with two VCPU each, and every guest needs four
-    wait_until(lambda: f"What host {HOST} has is refused" in caplog.text, "the reshape to be refused")
+    wait_until(lambda: f"The providers of host {HOST} were refused" in caplog.text, "the reshape to be refused")
     assert tree(cloud) == before
 
     restart_agent(cloud, 1, layout="nested", numa_nodes=4)

@@ -113,7 +113,7 @@ def test_each_named_host_is_explained_whether_it_is_chosen_feasible_or_refused(r
     rig.add_hosts([2], vcpus=1, memory_mb=64, availability_zone="b")
     told = explain(rig.scheduler(), spec(availability_zone="nova"), hosts=("host0", "HOST1", "host2"))
     assert told.named_hosts == {
-        "host0": "is the one that is taken",
+        "host0": "is the chosen host",
         "HOST1": "could serve the request: number 2 of 2 by weight",
         "host2": "is in availability zone b; "
         "has not enough room: VCPU, 2 asked, 1 free; MEMORY_MB, 2,048 asked, 64 free",

@@ -354,7 +354,7 @@ def test_a_move_that_would_lose_a_reserved_amount_is_refused(
     before = everything(store)
     for too_little in range(reserved):
         fields = {"VGPU": {"reserved": too_little}}
-        with pytest.raises(errors.InvalidInventory, match="must be where it is moved"):
+        with pytest.raises(errors.InvalidInventory, match="set `reserved` for a target"):
             reshaping.move((node, {"VGPU": moved}, "gpu"), providers=(child("gpu", node, fields),))
         assert everything(store) == before
 
@@ -470,7 +470,7 @@ def test_all_providers_of_a_request_must_be_in_one_tree(store: Store, reshaping:
         ([(node, {"VGPU": 1}, "gpu")], {"providers": (*gpu, child("other", node))}, "$.providers[1].name"),
     ]
     for moves, more, path in cases:
-        with pytest.raises(errors.InvalidRequest, match="of two trees") as caught:
+        with pytest.raises(errors.InvalidRequest, match="in different trees") as caught:
             reshaping.move(*moves, **more)
         assert caught.value.path == path
 

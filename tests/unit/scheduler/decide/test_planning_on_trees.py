@@ -182,7 +182,7 @@ def test_all_nodes_of_a_host_are_explained_together() -> None:
     planned = Planner(funnel(), 1).plan(view, message, refused_claims, named=("bare-metal",))
     assert isinstance(planned, DestinationPlan)
     explanation = planned.explanations[0]
-    assert explanation.named_hosts == {"bare-metal": "is the one that is taken"}
+    assert explanation.named_hosts == {"bare-metal": "is the chosen host"}
     assert explanation.lost_races == {"bare-metal": 2}
 
 

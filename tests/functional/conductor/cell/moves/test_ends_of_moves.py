@@ -134,7 +134,7 @@ def test_a_revert_is_given_up_if_the_source_has_no_guest_and_the_instance_keeps_
 
     wait_until(lambda: move.shown().reason is not None)
     assert (move.shown().state, shown(world, uuid).state) == ("moved", "moved")
-    assert f"its source is not there to go back to, a: Not possible now: attempt {source.attempt_id}" in str(
+    assert f"the source has no guest to return to, a: Not possible now: attempt {source.attempt_id}" in str(
         move.shown().reason
     )
     assert (arrived.attempt_id in world.agent.guests, world.agent.destroyed) == (True, [])
