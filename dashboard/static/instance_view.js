@@ -24,7 +24,7 @@ export class InstanceView {
       h("label", {}, h("span", {}, "Why not on"), this.host),
       h("button", { type: "submit" }, "Ask"),
       h("button", { type: "button", onclick: () => this.#pick() }, "Choose it on the map"),
-      h("button", { type: "button", onclick: () => this.#explain(null) }, "Decide anew"),
+      h("button", { type: "button", onclick: () => this.#explain(null) }, "Decide again"),
     );
     this.element = h(
       "section",

@@ -30,7 +30,7 @@ _PATIENCE = 60.0
 _INTERVAL = 0.2
 
 _BY_RECORDS = frozenset({"unheld", "claim", "short", "leaked"})
-_RECOUNT = "count anew what is used of the provider"
+_RECOUNT = "count again what is used of the provider"
 _UNKNOWN = "release it, if the conductor does not know it either"
 
 

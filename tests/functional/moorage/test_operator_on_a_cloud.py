@@ -146,7 +146,7 @@ def test_the_audit_heals_lost_allocations_only_if_it_is_told_to(cloud: RunningCl
     assert status == 1
     assert {(row["finding"], row["remedy"]) for row in rows} == {
         ("unheld", "set it to what its cell has on record (active)"),
-        ("leaked", "count anew what is used of the provider"),
+        ("leaked", "count again what is used of the provider"),
     }
     with pytest.raises(errors.ConsumerNotFound):
         cloud.client("placement").call(GetAllocations(consumer_uuid=instance.uuid))

@@ -166,7 +166,7 @@ SAME_ANSWER = (
     Break(
         name="tombstones_are_not_looked_for",
         promise=4,
-        lost="A claim for an instance that has just been deleted creates it anew.",
+        lost="A claim for an instance that has just been deleted creates it again.",
         module="placement_store.allocations.consumers",
         line="            if tombstone is not None and _is_known_over_rpc(rows[uuid]):",
         broken="            if tombstone is not None and uuid not in rows:",
