@@ -22,8 +22,8 @@ import option_reference
 import rpc_reference
 
 ROOT = Path(__file__).parents[1]
-_SECTIONS = {"features": "New", "upgrade": "When upgrading", "deprecations": "Going away"}
-_SECTIONS |= {"security": "Security", "fixes": "Mended"}
+_SECTIONS = {"features": "New", "upgrade": "When upgrading", "deprecations": "Deprecated"}
+_SECTIONS |= {"security": "Security", "fixes": "Fixed"}
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
