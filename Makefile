@@ -18,10 +18,10 @@ HISTORIES ?= 10000
 AFTER ?= 0
 # By default the date.
 SEED ?=
-# What its tests have printed, in `make test`; and how they are run: in the time that nobody else needs.
+# What its tests have printed, in `make test`; and how they are run: in otherwise idle processor time.
 SIMULATED := build/simulation.txt
 IDLE := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
-# Where nothing compiled is kept, each of some hundred processes would compile all modules anew.
+# Where nothing compiled is kept, each of some hundred processes would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest --dist worksteal -n
 
@@ -36,7 +36,7 @@ help:
 	@echo "make breaks   promises broken on purpose, each against the tests that have to notice it"
 	@echo "make check    style, types, import layers, docstrings, packaging, release notes, site, sample configuration"
 	@echo "make site     the documentation as a site, into build/site"
-	@echo "make $(SAMPLE)    write the sample configuration anew"
+	@echo "make $(SAMPLE)    write the sample configuration again"
 	@echo "make clean    remove the virtual environment and everything built"
 
 demo: $(VENV)/.package

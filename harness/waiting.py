@@ -29,6 +29,6 @@ def wait_until(
         if (now := progress()) != reached:
             reached, end = now, time.monotonic() + seconds
         if time.monotonic() > end:
-            raise TimeoutError(f"waited {seconds:g} s in vain for {what if isinstance(what, str) else what()}")
+            raise TimeoutError(f"waited {seconds:g} s without success for {what if isinstance(what, str) else what()}")
         time.sleep(interval)
         interval = max(interval, min(interval * 1.1, longest))

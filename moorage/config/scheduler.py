@@ -104,7 +104,7 @@ SCHEDULER = [
         default=20,
         min=1,
         help="The maximum number of times that the store may refuse the claim of a request before the request fails "
-        "with ClaimContention. Each try plans the request anew.",
+        "with ClaimContention. Each try plans the request again.",
     ),
     cfg.FloatOpt(
         "host_down_after",

@@ -113,7 +113,7 @@ class Schema:
         if isinstance(fault, errors.UpgradeUnderWay):
             LOG.warning("The %s schema: waiting for another upgrade", self.name)
         else:
-            LOG.warning("The %s schema: waiting for whoever uses a table: %s", self.name, _statement(fault))
+            LOG.warning("The %s schema: waiting for transactions that use a table: %s", self.name, _statement(fault))
 
     def migrate(self, database: Database, revision: str = "head") -> None:
         """Run the migrations up to a revision, without a retry; tables of a newer revision are not changed.

@@ -167,7 +167,7 @@ class Explain(Configured, ShowOne):
         instance = conductor.call(message)
         about |= {"instance": instance.uuid, "state": instance.state, "on_host": instance.host}
         if instance.explanation is not None and not (_is_asked_anew(given) or given.moving):
-            about["asked"] = "when it was refused; --now asks anew"
+            about["asked"] = "when it was refused; --now decides again"
             return instance.explanation
         if instance.state in ("deleting", "deleted"):
             raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}")
@@ -189,7 +189,7 @@ class Explain(Configured, ShowOne):
             if migration.explanation is None or _is_asked_anew(given):
                 given.moving = given.moving or migration.kind
                 return self._of_instance(given, migration.instance_uuid, about)
-            about["asked"] = "when it was refused; --now asks anew"
+            about["asked"] = "when it was refused; --now decides again"
             return migration.explanation
         raise errors.InvalidRequest(
             path="--request-id", reason=f"there is no record of an order with request id {request_id}"

@@ -129,7 +129,7 @@ class HostSet(_HostCommand):
                 dest="forced_down",
                 action="store_true",
                 default=None,
-                help="Treat the host as down, whatever it reports. Use it only if its guests are certainly not running "
+                help="Treat the host as down, even if it reports. Use it only if its guests are certainly not running "
                 "any more",
             ),
             argument(

@@ -68,7 +68,7 @@ def test_claims_continue_while_an_upgrade_waits_for_a_reader_and_it_ends_after_t
         upgrading = threads.submit(upgrade, Place("main", mariadb_url))
 
         def has_waited() -> bool:
-            return caplog.text.count("waiting for whoever uses a table: ALTER TABLE consumers") >= 2
+            return caplog.text.count("waiting for transactions that use a table: ALTER TABLE consumers") >= 2
 
         beside_reader = claiming_until(store, host, lambda: has_waited() or upgrading.done())
         assert not upgrading.done()
