@@ -62,7 +62,7 @@ class CellHolds(CellPart):
         attempts = self._cell.records.attempts_of(connection, uuids)
         migrations = self._cell.migrations.of_instances(connection, uuids)
         subjects = [*uuids, *(each.attempt_id for made in attempts.values() for each in made if each.ended)]
-        pending = self._cell.operations.all_pending(connection, subjects)
+        pending = self._cell.operations.read_pending(connection, subjects)
         cleanups = {subject: each for subject, under_way in pending.items() for each in under_way if each.kind == CLEAN}
         return [
             _holds(

@@ -141,7 +141,7 @@ class Operations(Leases):
         return self._outcomes.do_many(steps)
 
     def redirect(self, connection: Connection, operation: Operation, outcome: Outcome) -> Operation | None:
-        """Change an operation that :meth:`pending` has locked, because of a message; its owner is superseded."""
+        """Change an operation that the caller has locked, because of a message; its owner is superseded."""
         [following] = self._apply(connection, [(operation, outcome)], raised=1)
         return following
 
@@ -150,13 +150,13 @@ class Operations(Leases):
 
         The payload stays as recorded, so that the step sends the same requests.
         """
-        pending = self.pending(connection, subject, kind)
+        pending = self.lock_one_pending(connection, subject, kind)
         if pending is None:
             return []
         again = self.redirect(connection, pending, Next(pending.step, msgspec.Raw(pending.payload)))
         return [] if again is None else [again]
 
-    def pending(self, connection: Connection, subject: str, *kinds: str) -> Operation | None:
+    def lock_one_pending(self, connection: Connection, subject: str, *kinds: str) -> Operation | None:
         """Lock the pending operations of these kinds for ``subject``; return one of them, or null if there is none."""
         return next(iter(self.lock_pending(connection, subject, kinds)), None)
 
@@ -165,7 +165,7 @@ class Operations(Leases):
         rows = connection.execute(self._pending, {"subject": subject, "kinds": kinds})
         return [operation_of(row, row.lease_number) for row in rows]
 
-    def all_pending(self, connection: Connection, subjects: Collection[str]) -> dict[str, list[PendingOperation]]:
+    def read_pending(self, connection: Connection, subjects: Collection[str]) -> dict[str, list[PendingOperation]]:
         """Return the pending operations by subject, without locking them."""
         table = self._table
         columns = (table.c.uuid, table.c.subject, table.c.kind, table.c.step, table.c.reason, table.c.payload)
@@ -218,7 +218,7 @@ class Operations(Leases):
         one = select(table.c.uuid).where(*self._mine, table.c.uuid == uuid, table.c.state == "pending")
         return connection.scalars(one).one_or_none() is not None
 
-    def known(self, connection: Connection, uuid: str) -> bool:
+    def exists(self, connection: Connection, uuid: str) -> bool:
         """Return whether an operation exists, ended or not."""
         table = self._table
         one = select(table.c.uuid).where(*self._mine, table.c.uuid == uuid)

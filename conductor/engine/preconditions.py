@@ -70,5 +70,5 @@ def require_none_pending(connection: Connection, operations: Operations, uuid: s
 
     :raises InvalidState: one is pending.
     """
-    if (pending := operations.pending(connection, uuid, *kinds)) is not None:
+    if (pending := operations.lock_one_pending(connection, uuid, *kinds)) is not None:
         raise errors.InvalidState(reason=f"operation {pending.uuid}, {pending.kind} of instance {uuid}, is under way")

@@ -34,7 +34,8 @@ class CellClaims(CellPart):
         current = instance.claim_id == message.claim_id and instance.state not in ("deleting", "deleted")
         # While the instance is being placed, an order with the new claim may be on its way to this cell.
         placed = instance.state in ("moving", "unshelving")
-        if current or placed or self._cell.operations.pending(connection, uuid, DELETE, *ENDED_BY_DELETE) is not None:
+        operations = self._cell.operations
+        if current or placed or operations.lock_one_pending(connection, uuid, DELETE, *ENDED_BY_DELETE) is not None:
             return Ownership(owned=True)
         LOG.info("Claim %s of instance %s, in state %s, is not wanted", message.claim_id, uuid, instance.state)
         self._cell.revoked_claims.add(connection, message.claim_id, uuid)

@@ -157,7 +157,7 @@ class CellGates(CellPart):
         kind = self._cell.sequences.kind(instance)
         if kind is None or instance.attempt_number != attempt.number or attempt.state == "failed":
             return None
-        pending = self._cell.operations.pending(connection, instance.uuid, kind)
+        pending = self._cell.operations.lock_one_pending(connection, instance.uuid, kind)
         # Do not change a pending swap, because its request may have been sent. It reads this report afterwards.
         if pending is None or pending.step not in ("start", "wait"):
             return None

@@ -180,7 +180,7 @@ class CellMoves(CellPart):
             reason = f"instance {instance.uuid} is {instance.state}: no live migration of it is under way"
             raise errors.InvalidState(reason=reason)
         self._cell.migrations.change(connection, migration.uuid, is_aborted=True)
-        move = self._cell.operations.pending(connection, instance.uuid, MOVE)
+        move = self._cell.operations.lock_one_pending(connection, instance.uuid, MOVE)
         # A swap may have been sent: its step finds the migration aborted when the answer is recorded.
         if move is None or move.step not in ("start", "wait"):
             return []

@@ -188,7 +188,7 @@ class CellReturns(CellPart):
         kind = self._cell.sequences.kind(instance)
         if attempt.state not in ("starting", "building") or kind is None:
             return None
-        pending = self._cell.operations.pending(connection, instance.uuid, kind)
+        pending = self._cell.operations.lock_one_pending(connection, instance.uuid, kind)
         # At `start` the order is sent (again) to the host in its current life. A pending swap must not be changed.
         if pending is None or pending.step != "wait":
             return None

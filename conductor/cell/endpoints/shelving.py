@@ -128,4 +128,4 @@ class ShelfOrders(CellPart):
         return self._cell.requests.once(message, work)
 
     def _is_starting(self, connection: Connection, instance: CellInstance) -> bool:
-        return self._cell.operations.pending(connection, instance.uuid, UNSHELVE) is not None
+        return self._cell.operations.lock_one_pending(connection, instance.uuid, UNSHELVE) is not None

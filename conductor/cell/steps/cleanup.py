@@ -52,19 +52,19 @@ class CellCleanups(CellPart):
         for attempt in attempts:
             payload = CleanStep(instance_uuid=instance_uuid, residue_uuid=residue_uuid)
             new = NewOperation(_uuid(attempt.attempt_id), CLEAN, attempt.attempt_id, "destroy", payload)
-            if not self._cell.operations.known(connection, new.uuid):
+            if not self._cell.operations.exists(connection, new.uuid):
                 LOG.info("Host %s may have a guest of %s, and must destroy it", attempt.host, instance_uuid)
                 self._cell.operations.begin(connection, [new], request_id, taken=False)
 
     def begun(self, connection: Connection, attempt: AttemptRecord) -> bool:
         """Return True if the cleanup of an attempt has begun, ended or not."""
-        return self._cell.operations.known(connection, _uuid(attempt.attempt_id))
+        return self._cell.operations.exists(connection, _uuid(attempt.attempt_id))
 
     def gone(self, connection: Connection, attempt: AttemptRecord) -> Operation | None:
         """Record that a host has reported an attempt as gone; return its cleanup if the release can begin."""
         if not attempt.guest_gone:
             self._cell.records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
-        pending = self._cell.operations.pending(connection, attempt.attempt_id, CLEAN)
+        pending = self._cell.operations.lock_one_pending(connection, attempt.attempt_id, CLEAN)
         # At step `release` the guest is already known to be gone.
         if pending is None or pending.step != "destroy":
             return None

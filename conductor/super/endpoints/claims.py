@@ -66,11 +66,11 @@ class SuperClaims(SuperPart):
         if self._super.operations.is_pending(connection, instance.operation_uuid):
             # The claim may come from the pending request to the scheduler, or may be handed over at this moment.
             return None, True
-        if self._super.operations.pending(connection, uuid, MOVE, UNSHELVE) is not None:
+        if self._super.operations.lock_one_pending(connection, uuid, MOVE, UNSHELVE) is not None:
             return None, True
         if instance.cell_uuid is not None:
             return instance.cell_uuid, False
-        if self._super.operations.pending(connection, uuid, DELETE) is not None:
+        if self._super.operations.lock_one_pending(connection, uuid, DELETE) is not None:
             return None, True
         LOG.info("Claim %s of instance %s, in state %s, is not wanted", message.claim_id, uuid, instance.state)
         self._super.revoked_claims.add(connection, message.claim_id, uuid)

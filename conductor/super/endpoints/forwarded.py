@@ -167,7 +167,7 @@ class ForwardedOrders(SuperPart):
         row = super_records.lock_known(connection, uuid)
         if row.cell_uuid is None:
             raise errors.InvalidState(reason=f"instance {uuid} is {row.state} and in no cell")
-        pending = self._super.operations.pending(connection, uuid, MOVE, UNSHELVE)
+        pending = self._super.operations.lock_one_pending(connection, uuid, MOVE, UNSHELVE)
         # At step `hand_over` the cell may have the instance already: then the cell decides.
         if pending is not None and pending.step != "hand_over" and not may_be_placed:
             operation = f"operation {pending.uuid}, {pending.kind}"

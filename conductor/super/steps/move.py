@@ -74,7 +74,7 @@ class SuperMoves(PlaceExisting):
         The cell knows already that the move is aborted: if step `fence` finds a claim, the cell returns it.
         """
         super_records.lock_known(connection, instance_uuid)
-        move = self._super.operations.pending(connection, instance_uuid, MOVE)
+        move = self._super.operations.lock_one_pending(connection, instance_uuid, MOVE)
         if move is None or move.uuid != migration_uuid or move.step not in ("prepare", "read", "select"):
             return []
         following = Next("cancel", NotScheduled(reason=ABORTED))

@@ -96,7 +96,7 @@ def test_the_writes_of_a_superseded_step_are_rolled_back(database: Database) -> 
 
     with pytest.raises(Superseded):
         operations.advance(first, record)
-    assert database.read(lambda connection: operations.pending(connection, "other", DELETE)) is None
+    assert database.read(lambda connection: operations.lock_one_pending(connection, "other", DELETE)) is None
 
 
 def test_an_operation_is_taken_over_only_after_its_lease_has_expired(database: Database) -> None:
@@ -249,7 +249,7 @@ def test_a_waiting_operation_has_no_owner_until_a_message_redirects_it(database:
     assert mine.due((), 10) == []
 
     def redirect(connection: Connection) -> Operation | None:
-        waiting = others.pending(connection, "s", BUILD)
+        waiting = others.lock_one_pending(connection, "s", BUILD)
         assert waiting is not None
         return others.redirect(connection, waiting, Next("two", NoPayload()))
 
@@ -265,7 +265,7 @@ def test_a_message_that_ends_an_operation_supersedes_the_step_under_way(database
     operation = begin(database, operations)
 
     def end(connection: Connection) -> None:
-        found = operations.pending(connection, "s", BUILD)
+        found = operations.lock_one_pending(connection, "s", BUILD)
         assert found is not None
         operations.redirect(connection, found, Ended("deleted"))
 
@@ -283,7 +283,7 @@ def test_cells_of_one_database_do_not_see_each_others_operations(database: Datab
 
     assert two.due((), 10) == []
     assert two.take(operation.uuid) is None
-    assert database.read(lambda connection: two.pending(connection, "s", BUILD)) is None
+    assert database.read(lambda connection: two.lock_one_pending(connection, "s", BUILD)) is None
     assert one.due((), 10) == [operation.uuid]
 
 

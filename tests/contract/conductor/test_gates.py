@@ -276,7 +276,7 @@ def test_ends_of_builds_in_one_transaction_cost_few_statements(database: Databas
 def test_the_end_of_a_build_supersedes_its_step_under_way(database: Database) -> None:
     cell = Cell(database)
     built = cell.build("well")
-    operation = database.write(lambda connection: cell.operations.pending(connection, built.uuid, BUILD))
+    operation = database.write(lambda connection: cell.operations.lock_one_pending(connection, built.uuid, BUILD))
     assert operation is not None
 
     assert cell.gates.finish(built.finished())

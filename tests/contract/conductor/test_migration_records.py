@@ -141,7 +141,7 @@ def test_an_order_to_delete_ends_a_move_unless_the_move_is_being_cancelled(
     assert database.read(lambda c: operations.is_pending(c, cancelling.uuid))
 
     def delete_of(uuid: str) -> Operation | None:
-        return database.write(lambda c: operations.pending(c, uuid, DELETE))
+        return database.write(lambda c: operations.lock_one_pending(c, uuid, DELETE))
 
     for each in (uuid, undone):
         assert delete_of(each) is not None

@@ -119,7 +119,7 @@ def test_a_step_that_waited_and_was_superseded_gives_its_place_to_the_next_step(
         return lambda _connection: Ended()
 
     def redirect(connection: Connection) -> Operation | None:
-        waiting = operations.pending(connection, "second", BUILD)
+        waiting = operations.lock_one_pending(connection, "second", BUILD)
         assert waiting is not None
         return operations.redirect(connection, waiting, Next("two", NoPayload()))
 

@@ -218,7 +218,7 @@ def test_a_superseded_step_is_dropped_and_the_others_continue(stage: Stage) -> N
     stage.wait_for(subjects(5))
 
     def redirect(connection: Connection) -> None:
-        pending = stage.operations.pending(connection, "s5", BUILD)
+        pending = stage.operations.lock_one_pending(connection, "s5", BUILD)
         assert pending is not None
         stage.operations.redirect(connection, pending, Ended("redirected"))
 

@@ -37,7 +37,7 @@ def test_a_step_that_takes_longer_than_the_lease_is_not_taken_over(database: Dat
         threading.Event().wait(2.5)
         assert others.due((), 10) == []
         go_on.set()
-    assert database.read(lambda connection: mine.pending(connection, "s", BUILD)) is None
+    assert database.read(lambda connection: mine.lock_one_pending(connection, "s", BUILD)) is None
 
 
 def test_the_worker_takes_over_an_operation_and_repeats_a_step_that_raises(database: Database) -> None:
