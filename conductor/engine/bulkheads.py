@@ -64,11 +64,11 @@ class StepScope:
         self.entered: set[str] = set()
 
 
-_STEP: contextvars.ContextVar[StepScope | None] = contextvars.ContextVar("step", default=None)
+_CURRENT_SCOPE: contextvars.ContextVar[StepScope | None] = contextvars.ContextVar("step", default=None)
 
 
 @contextmanager
-def step(
+def step_scope(
     tries: int, place: KeptPlace | None = None, group: object = None, key: object = None, kind: str = ""
 ) -> Iterator[None]:
     """Mark the calls of this context as calls of one step, which can be postponed.
@@ -80,11 +80,11 @@ def step(
     :param kind: the kind of the operation; the kinds of the steps that wait take turns.
     """
     scope = StepScope(tries, place, object() if group is None else group, object() if key is None else key, kind)
-    token = _STEP.set(scope)
+    token = _CURRENT_SCOPE.set(scope)
     try:
         yield
     finally:
-        _STEP.reset(token)
+        _CURRENT_SCOPE.reset(token)
         if scope.place is not None:
             scope.place.give_back()
 
@@ -220,7 +220,7 @@ class Bulkheads:
         :raises CircuitOpen: the destination has not answered for a while.
         :raises Postponed: its share is used up; raised only within a step.
         """
-        scope = _STEP.get() if may_postpone else None
+        scope = _CURRENT_SCOPE.get() if may_postpone else None
         call = _CallUnderWay(time.monotonic(), object() if scope is None else scope.group)
         with self._changed:
             bulkhead = self._bulkheads.setdefault(key, _Bulkhead(name, probe))

@@ -165,7 +165,7 @@ class StepRuns:
         with (
             context.bound(request_id=operation.request_id),
             failpoints.within("step", operation.kind, operation.step),
-            bulkheads.step(operation.tries, place, group, operation.uuid, operation.kind),
+            bulkheads.step_scope(operation.tries, place, group, operation.uuid, operation.kind),
         ):
             try:
                 if (operation.kind, operation.step) not in self._steps:
