@@ -9,7 +9,7 @@ from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
 from conductor.engine.step_calls import Calling, StepCall, made_here
-from conductor.engine.steps import UNDECIDED, Backoff, Operation
+from conductor.engine.steps import REPEAT_UNCHANGED, Backoff, Operation
 from moorage import context, errors
 from moorage.bus.bus import Bus
 from moorage.messages import DestroyOnHost
@@ -50,7 +50,7 @@ class CellAgents:
         with context.bound(attempt_id=attempt.attempt_id):
             try:
                 self.call(self._present(attempt), message)
-            except UNDECIDED:
+            except REPEAT_UNCHANGED:
                 raise
             except errors.MoorageError as fault:
                 # A failed action may succeed at the next try. A refusal is final, for instance because the guest is

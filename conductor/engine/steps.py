@@ -46,7 +46,7 @@ ABORTED = "it was aborted"
 KIND_OF_CLASS = ""
 
 #: The errors after which the outcome of a request is unknown, or the request must be repeated unchanged.
-UNDECIDED = (errors.Unavailable, errors.TryAgain, errors.InternalError)
+REPEAT_UNCHANGED = (errors.Unavailable, errors.TryAgain, errors.InternalError)
 
 
 class Superseded(Exception):

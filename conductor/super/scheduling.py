@@ -14,7 +14,7 @@ from moorage.messages import SelectDestinations
 from moorage.model import Generation, Move, RequestSpec, Selection
 
 #: Errors after which it is unknown whether the scheduler has claimed, or will claim later.
-UNDECIDED = (errors.Unavailable, errors.RequestInProgress, errors.InternalError)
+MAY_HAVE_CLAIMED = (errors.Unavailable, errors.RequestInProgress, errors.InternalError)
 
 #: Seconds between two requests after other claims were faster: the scheduler's view must show these claims first.
 CONTENTION = Backoff(first=0.1, longest=2.0)
@@ -48,7 +48,7 @@ class Scheduling:
         :raises ClaimContention: other claims were faster each time.
         :raises ConsumerGenerationConflict: a consumer is at another generation than the one named.
         :raises NoValidHost: no host fits.
-        :raises MoorageError: any other refusal; after an error of :data:`UNDECIDED` the request may have claimed.
+        :raises MoorageError: any other refusal; see also :data:`MAY_HAVE_CLAIMED`.
         """
         return self._scheduler.calling(
             SelectDestinations(

@@ -12,7 +12,7 @@ from moorage.db.columns import now
 from moorage.messages.wire import Mutation
 
 #: Errors that are no refusal: the caller repeats the request, or does not know its outcome.
-UNDECIDED = (
+NOT_A_REFUSAL = (
     errors.Unavailable,
     errors.TryAgain,
     errors.RequestIdReused,

@@ -20,7 +20,7 @@ from moorage.db.new_rows import NewRows
 from moorage.db.script import Script
 from moorage.messages.wire import Mutation
 from moorage.service.pruning import delete_expired
-from moorage.service.refusals import UNDECIDED, RefusedBefore, RefusedSendings
+from moorage.service.refusals import NOT_A_REFUSAL, RefusedBefore, RefusedSendings
 
 R = TypeVar("R")
 
@@ -146,7 +146,7 @@ class StoredRequests:
         :raises MoorageError: the refusal. It is not stored if the request may still be carried out.
         """
         sending = context.current().sending
-        if isinstance(refusal, UNDECIDED):
+        if isinstance(refusal, NOT_A_REFUSAL):
             raise refusal
         if sending is None:  # a former release has sent the request, or it did not come over the bus
             answered = self._database.read(lambda connection: self.find(connection, message))

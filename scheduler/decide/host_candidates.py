@@ -39,7 +39,7 @@ _REMEMBERED = 1_000
 
 #: Why a host that passed every filter is left out: it has no candidate, or the search for one was not finished.
 NO_CANDIDATE = "has no providers that can serve all groups of the request together"
-UNDECIDED = "has too many combinations of providers to try them all in time"
+TOO_MANY_COMBINATIONS = "has too many combinations of providers to try them all in time"
 
 #: Seconds of processor time that each instance of a request adds to the budget of its searches. Arbitrary.
 _SECONDS_OF_AN_INSTANCE = 0.002
@@ -212,7 +212,7 @@ class HostCandidates:
     def reason(self, row: int) -> str:
         """Return why a host has no candidate, as text that follows its name."""
         if row in self.undecided:
-            return UNDECIDED
+            return TOO_MANY_COMBINATIONS
         if self.filters is not None and row in self.refused:
             return self.filters.reason(self.refused[row])
         return NO_CANDIDATE

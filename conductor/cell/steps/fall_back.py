@@ -20,7 +20,7 @@ from conductor.engine.conflict_policy import describe_foreign
 from conductor.engine.steps import (
     BUILD,
     MOVE,
-    UNDECIDED,
+    REPEAT_UNCHANGED,
     UNSHELVE,
     CommitStep,
     Ended,
@@ -38,7 +38,7 @@ from moorage.model.states import InstanceState
 LOG = logging.getLogger(__name__)
 
 #: The errors of the store after which the same request is sent again.
-STORE_UNDECIDED = (*UNDECIDED, errors.ConsumerGenerationConflict)
+STORE_REPEAT_UNCHANGED = (*REPEAT_UNCHANGED, errors.ConsumerGenerationConflict)
 #: The operation has lost its claim: the claim was released, or its consumer was deleted.
 LOST = (errors.ClaimReleased, errors.ConsumerDeleted, errors.ConsumerNotFound)
 #: The allocation request of an alternate does not fit the host's providers, perhaps because they were reshaped.
@@ -114,7 +114,7 @@ class FallBack(CellPart):
         # The claim was lost: there is nothing to swap.
         if isinstance(fault, LOST):
             return partial(_lost, operation, payload, failed.claim, str(fault))
-        if isinstance(fault, STORE_UNDECIDED):
+        if isinstance(fault, STORE_REPEAT_UNCHANGED):
             raise fault
         # The host's tree may have been reshaped since it was selected: try once with the request translated to its
         # current providers. That is another request, so it is recorded as another step.

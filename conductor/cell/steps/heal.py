@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from conductor.cell.context import CellPart
 from conductor.cell.holds import CellHolds
 from conductor.cell.payloads import HealStep
-from conductor.engine.steps import HEAL, UNDECIDED, CommitStep, Ended, Operation, Superseded, ended, step
+from conductor.engine.steps import HEAL, REPEAT_UNCHANGED, CommitStep, Ended, Operation, Superseded, ended, step
 from moorage import errors
 from moorage.messages import HealConsumers
 from moorage.model import InstanceHolds, SeenConsumer
@@ -33,7 +33,7 @@ class CellHeals(CellPart):
         message = _message(operation, recorded, seen)
         try:
             self._cell.placement.call(message)
-        except UNDECIDED:
+        except REPEAT_UNCHANGED:
             raise
         except (errors.CapacityExceeded, errors.GroupRuleRefused) as fault:
             return self._without_room(operation, message, fault)
@@ -62,7 +62,7 @@ class CellHeals(CellPart):
         release = HealConsumers(request_id=operation.derived("release"), seen=stale, for_good=for_good)
         try:
             self._cell.placement.call(release)
-        except UNDECIDED:
+        except REPEAT_UNCHANGED:
             raise
         except errors.MoorageError as second:
             return ended(f"{fault} {second}")

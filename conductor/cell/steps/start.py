@@ -18,7 +18,7 @@ from conductor.cell.hosts.owners import HostOwners
 from conductor.cell.payloads import Fate, GiveBackStep, StartStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
-from conductor.cell.steps.fall_back import STORE_UNDECIDED
+from conductor.cell.steps.fall_back import STORE_REPEAT_UNCHANGED
 from conductor.engine.preconditions import not_forced_down
 from conductor.engine.step_calls import Calling
 from conductor.engine.steps import (
@@ -45,7 +45,7 @@ TIMED_OUT = "timed out"
 COULD_NOT_REPORT = "its host could not report for some time, and is waited for once more"
 
 #: Errors after which another try may succeed: the outcome is unknown, or the host has not returned yet.
-_NOT_NOW = (*STORE_UNDECIDED, errors.InvalidState)
+_NOT_NOW = (*STORE_REPEAT_UNCHANGED, errors.InvalidState)
 
 
 class CellStops(CellPart):

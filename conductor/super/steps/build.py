@@ -25,7 +25,7 @@ from conductor.super.cell_clients import concurrently
 from conductor.super.context import SuperPart
 from conductor.super.held_consumers import node_of, on_node, why_kept
 from conductor.super.records import instances as super_records
-from conductor.super.scheduling import CONTENTION, UNDECIDED, was_refused
+from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, was_refused
 from conductor.super.steps.hand_over import giving
 from moorage import errors
 from moorage.messages import MAX_SELECTIONS, DeleteAllocations, InstanceBuild
@@ -204,12 +204,12 @@ class SuperBuilds(SuperPart):
         return Next("hand_over", HandOverStep(), carried=builds)
 
     def _not_selected(self, operation: Operation, payload: SelectStep, fault: errors.MoorageError) -> CommitStep:
-        if isinstance(fault, UNDECIDED) and operation.tries < self._retries(fault):
+        if isinstance(fault, MAY_HAVE_CLAIMED) and operation.tries < self._retries(fault):
             raise fault
         # An unanswered request may still be carried out, and claim. So may an earlier copy of a request that is
         # answered now. A request whose answer is too large for the bus was carried out.
         doubted = self._doubt(operation, payload)
-        if isinstance(fault, (*UNDECIDED, errors.ReplyTooLarge)):
+        if isinstance(fault, (*MAY_HAVE_CLAIMED, errors.ReplyTooLarge)):
             doubted = structs.replace(payload, doubtful=True)
         return lambda connection: self._refused(connection, doubted, fault)
 

@@ -28,7 +28,7 @@ from conductor.engine.step_calls import made_here
 from conductor.engine.steps import KIND_OF_CLASS, CommitStep, Next, Operation, Outcome, Retry, step
 from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
-from conductor.super.scheduling import CONTENTION, UNDECIDED, was_refused
+from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, was_refused
 from moorage import errors
 from moorage.messages.wire import Message
 from moorage.model import Consumer, Destination, Generation, Move, RequestSpec, Selection, Value
@@ -193,7 +193,7 @@ class PlaceExisting(SuperPart, ABC):
         return selections
 
     def _not_selected(self, operation: Operation, payload: ScheduleStep, fault: errors.MoorageError) -> CommitStep:
-        if isinstance(fault, UNDECIDED):
+        if isinstance(fault, MAY_HAVE_CLAIMED):
             raise fault
         # The request may have been sent before, and the earlier copy may arrive after this answer.
         doubted = all_doubted(payload)
@@ -221,7 +221,7 @@ class PlaceExisting(SuperPart, ABC):
         for request in payload.doubtful:
             try:
                 return _selected(payload, self._select(operation, payload, request))
-            except UNDECIDED:
+            except MAY_HAVE_CLAIMED:
                 raise
             except errors.ConsumerDeleted as fault:
                 return _not_scheduled(operation, payload, fault)

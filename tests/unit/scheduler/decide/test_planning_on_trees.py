@@ -19,7 +19,7 @@ from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide.host_candidates import (
     MAX_REFUSALS_OF_A_HOST,
     MAX_UNDECIDED_HOSTS,
-    UNDECIDED,
+    TOO_MANY_COMBINATIONS,
     HostCandidates,
     RefusedClaims,
 )
@@ -167,7 +167,7 @@ def test_a_host_whose_search_is_not_finished_is_explained_as_undecided() -> None
     planned = Planner(funnel(), 1).plan(shown.snapshot(), message, refused_claims, named=("host1",))
     assert hosts_of(planned) == ["host0"]
     assert isinstance(planned, DestinationPlan)
-    assert planned.explanations[0].named_hosts == {"host1": UNDECIDED}
+    assert planned.explanations[0].named_hosts == {"host1": TOO_MANY_COMBINATIONS}
 
 
 def test_all_nodes_of_a_host_are_explained_together() -> None:
@@ -199,7 +199,7 @@ def test_an_undecided_host_is_no_nearest_miss(monkeypatch: pytest.MonkeyPatch) -
     assert isinstance(planned, DestinationPlan)
     explanation = planned.explanations[0]
     last = explanation.filters[-1]
-    assert (last.name, last.reason, explanation.nearest_misses) == ("candidates", UNDECIDED, ())
+    assert (last.name, last.reason, explanation.nearest_misses) == ("candidates", TOO_MANY_COMBINATIONS, ())
 
 
 @pytest.fixture(scope="module")
