@@ -30,12 +30,12 @@ class CellRequests(OrderRequests):
         """Return a message with the request id under which its order is stored in this cell."""
         return msgspec.structs.replace(message, request_id=ids.derived(self._cell_uuid, message.request_id))
 
-    def _taken_up(
+    def _carry_out_and_enqueue(
         self, message: Mutation[R], carry_out: Callable[[Mutation[R], list[Operation]], StoredAnswer[R]]
     ) -> R:
         """Carry out an order and queue its operations; if it is refused, record that its number was refused."""
         try:
-            return super()._taken_up(message, carry_out)
+            return super()._carry_out_and_enqueue(message, carry_out)
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
         except errors.CallerError:

@@ -20,7 +20,7 @@ R = TypeVar("R")
 #: The transaction of an order; it adds the operations that it has begun or redirected to the list.
 Work = Callable[[Connection, list[Operation]], R]
 #: The function that records orders of one kind in one transaction; it returns the operations that each order has begun.
-Record = Callable[[Connection, Sequence["SharedOrder"]], list[list[Operation]]]
+RecordOrders = Callable[[Connection, Sequence["SharedOrder"]], list[list[Operation]]]
 
 #: The most rows of an order that shares a transaction. Arbitrary: the other orders of the transaction wait for its
 #: rows.
@@ -34,7 +34,7 @@ class OrderPlan(NamedTuple):
     #: The number of instances that it records; an order with many instances has its own transaction.
     rows: int
     #: The same function for all orders of a kind.
-    record: Record
+    record: RecordOrders
 
 
 class SharedOrder(NamedTuple):
@@ -75,7 +75,7 @@ class OrderRequests:
 
             return self._requests.once_or_refused(stored, transaction, answer)
 
-        return self._taken_up(message, carry_out)
+        return self._carry_out_and_enqueue(message, carry_out)
 
     def refused(self, message: Mutation[R], refusal: errors.MoorageError) -> R:
         """Refuse an order because of a check before its transaction, or answer it if a copy has been carried out.
@@ -96,7 +96,7 @@ class OrderRequests:
 
             return self._requests.once_by(stored, transaction)
 
-        return self._taken_up(message, carry_out)
+        return self._carry_out_and_enqueue(message, carry_out)
 
     def many_together(
         self, calls: Sequence[BatchItem[Any, Any]], planned: Callable[[Any], OrderPlan]
@@ -135,7 +135,7 @@ class OrderRequests:
             else:
                 calls[position].succeed(item.value.plan.answer)
             alone[position] = None
-        self._worker.take_up(*begun)
+        self._worker.enqueue(*begun)
         return alone
 
     def _stored(self, message: Mutation[R]) -> Mutation[R]:
@@ -151,7 +151,7 @@ class OrderRequests:
             begun |= zip(places, alike[0].plan.record(connection, alike), strict=True)
         return [begun[place] for place in range(len(orders))]
 
-    def _taken_up(
+    def _carry_out_and_enqueue(
         self, message: Mutation[R], carry_out: Callable[[Mutation[R], list[Operation]], StoredAnswer[R]]
     ) -> R:
         """Carry out an order under the request id that it is stored by, and queue the operations that it has begun.
@@ -166,7 +166,7 @@ class OrderRequests:
             # than the stored answer.
             raise errors.RequestIdReused(request_id=message.request_id) from fault
         if not stored.replayed:
-            self._worker.take_up(*begun)
+            self._worker.enqueue(*begun)
         return stored.result
 
 

@@ -135,7 +135,7 @@ class Worker:
         if seconds > _STUCK_SECONDS:
             raise errors.Overloaded(reason=f"all threads for operations have been busy for {seconds:.0f} s")
 
-    def take_up(self, *operations: Operation | None) -> None:
+    def enqueue(self, *operations: Operation | None) -> None:
         """Queue operations whose lease this conductor has; null is skipped."""
         with self._changed:
             for operation in operations:
@@ -160,7 +160,7 @@ class Worker:
                         continue
                 if (operation := self._operations.take(uuid)) is not None:
                     LOG.info("Continuing the %s of %s at step %s", operation.kind, operation.subject, operation.step)
-                    self.take_up(operation)
+                    self.enqueue(operation)
 
     def _looks_for_left(self) -> bool:
         """Return whether a sweep looks for operations whose leases this conductor has and that it does not hold.

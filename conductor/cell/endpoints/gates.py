@@ -103,7 +103,7 @@ class CellGates(CellPart):
         if is_build:
             LOG.info("Instance %s is active", message.instance_uuid)
         else:
-            self._cell.worker.take_up(self._cell.database.write(partial(self._moved, message)))
+            self._cell.worker.enqueue(self._cell.database.write(partial(self._moved, message)))
         return Done()
 
     def _moved(self, message: BuildFinished, connection: Connection) -> Operation | None:
@@ -148,7 +148,7 @@ class CellGates(CellPart):
             cleanup = CellCleanups(self._cell).gone(connection, attempt)
             return cleanup or self._fall_back(connection, instance, attempt, message.reason, "gone")
 
-        self._cell.worker.take_up(self._cell.database.write(work))
+        self._cell.worker.enqueue(self._cell.database.write(work))
         return Done()
 
     def _fall_back(

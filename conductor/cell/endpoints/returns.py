@@ -55,7 +55,7 @@ class CellReturns(CellPart):
         """Record that the guests of ended attempts are gone; their cleanups then release the residues."""
         for named in message.attempts:
             life = message.lives.get(named.host)
-            self._cell.worker.take_up(self._cell.database.write(partial(self._gone, named, life)))
+            self._cell.worker.enqueue(self._cell.database.write(partial(self._gone, named, life)))
         return Done()
 
     def _gone(self, named: EndedAttempt, life: int | None, connection: Connection) -> Operation | None:
@@ -170,7 +170,7 @@ class CellReturns(CellPart):
                 "%d active instance(s) have lost their guests, the first: %s on host %s", len(lost), instance, host
             )
         for missing in (*(each for each in absent if each.state != "active"), *lost):
-            self._cell.worker.take_up(self._cell.database.write(partial(self._lost, missing, lives[missing.host])))
+            self._cell.worker.enqueue(self._cell.database.write(partial(self._lost, missing, lives[missing.host])))
 
     def _lost(self, missing: AttemptRecord, life: int, connection: Connection) -> Operation | None:
         instance = self._cell.records.lock(connection, missing.instance_uuid)

@@ -50,15 +50,15 @@ STORIES = ("new", "known", "repeated", "reused", "twice", "of several", "revoked
 pytestmark = pytest.mark.usefixtures("patient_transactions")
 
 
-class TakenUp(Worker):
+class RecordingWorker(Worker):
     """A worker that only stores its operations."""
 
     def __init__(self, operations: Operations) -> None:
         super().__init__(operations, 0, "test", Bulkheads("host", 1, Backoff(), (), 1.0, postpones=True))
-        self.taken: list[Operation] = []
+        self.enqueued: list[Operation] = []
 
-    def take_up(self, *operations: Operation | None) -> None:
-        self.taken += [operation for operation in operations if operation is not None]
+    def enqueue(self, *operations: Operation | None) -> None:
+        self.enqueued += [operation for operation in operations if operation is not None]
 
 
 class Super:
@@ -71,7 +71,7 @@ class Super:
     def __init__(self, database: Database) -> None:
         self.database = database
         operations = Operations(database, conductor_operations, "me", {}, Backoff())
-        self.worker = TakenUp(operations)
+        self.worker = RecordingWorker(operations)
         self.requests = OrderRequests(database, StoredRequests(database, conductor_requests), self.worker)
         options = SimpleNamespace(max_attempts=3)
         parts = SimpleNamespace(operations=operations, requests=self.requests, options=options)
@@ -96,7 +96,7 @@ class Cell:
         self.uuid = ids.fresh()
         scope = {"cell_uuid": self.uuid}
         operations = Operations(database, cell_operations, "me", scope, Backoff())
-        self.worker = TakenUp(operations)
+        self.worker = RecordingWorker(operations)
         self.requests = CellRequests(database, StoredRequests(database, cell_requests), self.uuid, self.worker)
         self.revoked_claims = RevokedClaims(cell_disowned, scope)
         parts = SimpleNamespace(
@@ -190,7 +190,7 @@ def on_record(stage: Stage, messages: Sequence[Mutation[Any]]) -> list[object]:
                 [(row.state, row.request_id == message.request_id) for row in rows],
                 [(row.kind, row.step, row.state, row.step_number, row.lease_owner is None) for row in begun],
                 [round(row.lease_until - row.created_at) for row in begun],
-                sorted((each.step, each.carried is None) for each in stage.worker.taken if each.subject in subjects),
+                sorted((each.step, each.carried is None) for each in stage.worker.enqueued if each.subject in subjects),
             )
         )
     return found

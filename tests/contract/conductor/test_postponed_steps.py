@@ -37,7 +37,7 @@ def test_a_step_that_is_postponed_keeps_the_data_of_the_previous_step_for_a_shor
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
     new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload(), "from the order")
     with working(operations, one=one) as worker:
-        worker.take_up(*ordered(database, operations, new))
+        worker.enqueue(*ordered(database, operations, new))
         assert ended.wait(10)
 
     assert carried == ["from the order", kept]
@@ -57,7 +57,7 @@ def test_a_step_is_postponed_at_most_once(database: Database) -> None:
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
     new = [NewOperation(ids.fresh(), BUILD, f"s{number}", "one", NoPayload()) for number in range(12)]
     with working(operations, threads=2, bulkheads=bulkheads, one=one) as worker:
-        worker.take_up(*ordered(database, operations, *new))
+        worker.enqueue(*ordered(database, operations, *new))
         for _ in new:
             assert ended.acquire(timeout=20)
 
@@ -89,10 +89,10 @@ def test_an_operation_whose_step_is_ordered_anew_while_it_waits_is_held_once(dat
     bulkheads.start()
     try:
         with working(operations, threads=2, bulkheads=bulkheads, one=one) as worker:
-            worker.take_up(*ordered(database, operations, new))
+            worker.enqueue(*ordered(database, operations, new))
             assert silence.wait(20)
             for _ in range(20):
-                worker.take_up(*database.write(lambda connection: operations.retry_now(connection, "s", BUILD)))
+                worker.enqueue(*database.write(lambda connection: operations.retry_now(connection, "s", BUILD)))
                 wait_until(lambda: reasons(database))
             wait_until(lambda: worker._in_hand == {new.uuid: 1})
             answers.set()
@@ -128,15 +128,15 @@ def test_a_step_that_waited_and_was_superseded_gives_its_place_to_the_next_step(
         NewOperation(ids.fresh(), BUILD, subject, "one", NoPayload()) for subject in ("first", "second", "third")
     )
     with working(operations, threads=2, bulkheads=bulkheads, one=one, two=two) as worker:
-        worker.take_up(*ordered(database, operations, first))
+        worker.enqueue(*ordered(database, operations, first))
         assert calling.wait(20)
-        worker.take_up(*ordered(database, operations, second))
+        worker.enqueue(*ordered(database, operations, second))
         wait_until(lambda: len(bulkheads._bulkheads["a"].fresh) == 1)
-        worker.take_up(database.write(redirect))
+        worker.enqueue(database.write(redirect))
         assert redirected.wait(20)
         go_on.set()
         wait_until(lambda: not worker._in_hand)
-        worker.take_up(*ordered(database, operations, third))
+        worker.enqueue(*ordered(database, operations, third))
         assert called_again.wait(20)
 
 
@@ -166,7 +166,7 @@ def test_all_steps_that_wait_for_a_silent_destination_record_the_reason_after_on
     bulkheads.start()
     try:
         with working(operations, threads=2, bulkheads=bulkheads, one=one) as worker:
-            worker.take_up(*ordered(database, operations, *new))
+            worker.enqueue(*ordered(database, operations, *new))
             wait_until(lambda: "a" in bulkheads._bulkheads and len(bulkheads._bulkheads["a"].fresh) == 5)
             go_on.set()
             wait_until(lambda: len(reasons(database)) == 6, seconds=20)

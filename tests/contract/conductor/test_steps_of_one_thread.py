@@ -145,7 +145,7 @@ class Stage:
         begun = self.database.write(
             lambda connection: self.operations.begin_all(connection, [(each, f"of {each.subject}") for each in new])
         )
-        self.worker.take_up(*begun)
+        self.worker.enqueue(*begun)
 
     def wait_for(self, subjects: set[str]) -> None:
         with self.changed:
@@ -273,7 +273,7 @@ def test_steps_beyond_the_share_of_a_destination_wait_and_continue_afterwards(da
         while not stage.peer.asked and time.monotonic() < deadline:
             time.sleep(0.01)
         more = [NewOperation(ids.fresh(), BUILD, f"t{number}", "ask", NoPayload()) for number in range(3)]
-        stage.worker.take_up(
+        stage.worker.enqueue(
             *database.write(lambda connection: stage.operations.begin(connection, more, "of the others"))
         )
         time.sleep(0.1)
@@ -314,7 +314,7 @@ def test_a_step_that_took_its_lease_again_and_was_then_postponed_is_not_marked_a
             new = [NewOperation(ids.fresh(), BUILD, "s0", "ask", NoPayload())]
             [begun] = database.write(lambda connection: stage.operations.begin(connection, new, "of it"))
             # The operation has waited for a thread for half of its lease.
-            stage.worker.take_up(replace(begun, taken_at=begun.taken_at - stage.operations.lease_seconds / 2))
+            stage.worker.enqueue(replace(begun, taken_at=begun.taken_at - stage.operations.lease_seconds / 2))
             deadline = time.monotonic() + 20
             while not done and time.monotonic() < deadline:
                 time.sleep(0.01)

@@ -32,7 +32,7 @@ def test_a_step_that_takes_longer_than_the_lease_is_not_taken_over(database: Dat
     mine = Operations(database, conductor_operations, "me", {}, QUICK, lease_seconds=1.0)
     others = Operations(database, conductor_operations, "other", {}, QUICK)
     with working(mine, one=one) as worker:
-        worker.take_up(begin(database, mine))
+        worker.enqueue(begin(database, mine))
         assert begun.wait(10)
         threading.Event().wait(2.5)
         assert others.due((), 10) == []
@@ -83,7 +83,7 @@ def test_a_step_whose_outcome_cannot_be_recorded_is_retried_with_the_reason_on_r
 
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
     with working(operations, one=one) as worker:
-        worker.take_up(begin(database, operations))
+        worker.enqueue(begin(database, operations))
         assert ended.wait(10)
 
     reason = "an unexpected fault (ValueError), see the log"
@@ -107,7 +107,7 @@ def test_a_step_is_a_repeated_one_after_its_outcome_could_not_be_recorded(databa
 
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
     with working(operations, one=one) as worker:
-        worker.take_up(begin(database, operations))
+        worker.enqueue(begin(database, operations))
         assert ended.wait(10)
 
     assert seen == [False, True]
@@ -151,7 +151,7 @@ def test_a_step_that_was_recorded_by_a_commit_without_an_answer_is_not_repeated(
     monkeypatch.setattr(database, "write", write_and_lose_the_answer)
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
     with working(operations, one=one, two=two) as worker:
-        worker.take_up(begin(database, operations))
+        worker.enqueue(begin(database, operations))
         assert ended.wait(20)
 
     assert done == ["one", "two"]
@@ -177,7 +177,7 @@ def test_a_step_gets_the_data_of_the_previous_step_and_reads_the_records_if_it_i
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
     new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload(), "from the order")
     with working(operations, one=one, two=two) as worker:
-        worker.take_up(*ordered(database, operations, new))
+        worker.enqueue(*ordered(database, operations, new))
         assert ended.wait(10)
 
     assert carried == [("one", "from the order"), ("two", "from one"), ("two", None)]
@@ -202,7 +202,7 @@ def test_a_take_over_reads_each_operation_once_and_a_sweep_with_many_operations_
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
     worker = Worker(operations, 1, "test", Bulkheads("host", 1, QUICK, (errors.NoReply,), 1.0, postpones=True))
     # More than one page of operations that are in the queue already come first.
-    worker.take_up(*begin_many(operations, 300, taken=True))
+    worker.enqueue(*begin_many(operations, 300, taken=True))
     begin_many(operations, 500, taken=False)
 
     monkeypatch.setattr(database, "read", counted)
@@ -228,7 +228,7 @@ def test_an_operation_does_not_wait_for_the_many_of_another_kind(database: Datab
     worker = Worker(operations, 1, "test", Bulkheads("host", 1, QUICK, (errors.NoReply,), 1.0, postpones=True))
     kinds = [BUILD] * 200 + [DELETE]
     new = [NewOperation(ids.fresh(), kind, f"s{number}", "one", NoPayload()) for number, kind in enumerate(kinds)]
-    worker.take_up(*ordered(database, operations, *new))
+    worker.enqueue(*ordered(database, operations, *new))
     worker.start({(BUILD, "one"): one, (DELETE, "one"): one})
     try:
         assert ended.wait(20)
@@ -247,10 +247,10 @@ def test_an_operation_whose_step_is_ordered_anew_before_its_next_try_is_tried_on
     operations = Operations(database, conductor_operations, "me", {}, Backoff(first=3.0, longest=3.0))
     new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload())
     with working(operations, one=one) as worker:
-        worker.take_up(*ordered(database, operations, new))
+        worker.enqueue(*ordered(database, operations, new))
         for number in range(1, 4):
             wait_until(lambda: len(calls) == number and reasons(database))  # noqa: B023 - called at once
-            worker.take_up(*database.write(lambda connection: operations.retry_now(connection, "s", BUILD)))
+            worker.enqueue(*database.write(lambda connection: operations.retry_now(connection, "s", BUILD)))
         wait_until(lambda: worker._in_hand == {new.uuid: 1})
     assert [calls.count(superseded) for superseded in calls[:3]] == [1, 1, 1]
 
@@ -281,7 +281,7 @@ def test_a_thread_that_ends_before_the_others_when_the_worker_stops_has_not_died
     new = [NewOperation(ids.fresh(), BUILD, subject, "one", NoPayload()) for subject in ("s", "t")]
     with working(operations, threads=2, one=one) as worker:
         for operation in ordered(database, operations, *new):
-            worker.take_up(operation)
+            worker.enqueue(operation)
         wait_until(lambda: len(threads) == 2)
         stopping = threading.Thread(target=worker.stop)
         stopping.start()
