@@ -8,7 +8,7 @@ from oslo_config import cfg
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
-from conductor.engine.step_calls import Calling, StepCall, made_here
+from conductor.engine.step_calls import Calling, StepCall, run_calls_here
 from conductor.engine.steps import REPEAT_UNCHANGED, Backoff, Operation
 from moorage import context, errors
 from moorage.bus.bus import Bus
@@ -106,7 +106,7 @@ class CellAgents:
 
         :raises MoorageError: the agent has raised it, or has not answered.
         """
-        return made_here(self.calling(agent, message))
+        return run_calls_here(self.calling(agent, message))
 
     def calling(self, agent: str, message: Message[R]) -> Calling[R]:
         """Leave the sending of an order to the worker, and return its answer; raises as :meth:`call`."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 from oslo_config import cfg
 
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
-from conductor.engine.step_calls import Calling, StepCall, made_here
+from conductor.engine.step_calls import Calling, StepCall, run_calls_here
 from conductor.engine.steps import Backoff
 from moorage import context, ids
 from moorage.bus.bus import Client
@@ -103,7 +103,7 @@ class AcknowledgingClient:
             only for a call that cannot be postponed.
         :raises Postponed: other steps wait for a service; raised only within a step.
         """
-        return made_here(self.calling(message))
+        return run_calls_here(self.calling(message))
 
     def calling(self, message: Message[R]) -> Calling[R]:
         """Leave the sending of a message to the worker, and return its answer; raises as :meth:`call`."""

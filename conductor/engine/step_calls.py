@@ -40,29 +40,29 @@ def leaves_calls(function: Callable[..., Any]) -> bool:
     return inspect.isgeneratorfunction(function)
 
 
-def made_here(calling: Calling[T]) -> T:
+def run_calls_here(calling: Calling[T]) -> T:
     """Run a generator with its calls in this thread, one after another, and return its value."""
-    go_on: Callable[[], StepCall[Any] | Callable[[], Any]] = calling.__next__
+    resume: Callable[[], StepCall[Any] | Callable[[], Any]] = calling.__next__
     try:
         while True:
-            go_on = _answered(calling, go_on())
+            resume = _resume_with_answer(calling, resume())
     except StopIteration as end:
         value: T = end.value
         return value
 
 
-def _answered(
+def _resume_with_answer(
     calling: Calling[T], need: StepCall[Any] | Callable[[], Any]
 ) -> Callable[[], StepCall[Any] | Callable[[], Any]]:
-    """Make a call, and return the function that continues the generator with the answer or the error."""
+    """Make a call, and return the function that resumes the generator with the answer or the error."""
     try:
-        answer = found(need)
+        answer = fulfil(need)
     except BaseException as fault:  # noqa: BLE001 - it is raised where the call was left
         error = fault
         return lambda: calling.throw(error)
     return lambda: calling.send(answer)
 
 
-def found(need: StepCall[Any] | Callable[[], Any]) -> Any:
+def fulfil(need: StepCall[Any] | Callable[[], Any]) -> Any:
     """Make the call or run the function that a step waits for, in this thread; return its result."""
     return need.make() if isinstance(need, StepCall) else need()

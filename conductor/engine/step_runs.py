@@ -15,7 +15,7 @@ from conductor.engine import bulkheads
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.operations import Operations, StepDone
 from conductor.engine.rows import grouped
-from conductor.engine.step_calls import Calling, StepCall, found, leaves_calls
+from conductor.engine.step_calls import Calling, StepCall, fulfil, leaves_calls
 from conductor.engine.step_counts import counted
 from conductor.engine.steps import CommitStep, Operation, Retry, Steps, Superseded
 from conductor.engine.waiting_steps import KeptPlace, Postponed
@@ -28,30 +28,32 @@ LOG = logging.getLogger(__name__)
 #: for.
 Need = StepCall[Any] | StepDone | Callable[[], Any]
 #: The generator of one step: yields its needs, and returns the operation with its next step, or null.
-Course = Generator[Need, Any, Operation | None]
+StepGenerator = Generator[Need, Any, Operation | None]
 
 
 class StepRun:
     """One step in progress."""
 
-    def __init__(self, operation: Operation, course: Callable[["StepRun"], Course], operations: Operations) -> None:
+    def __init__(
+        self, operation: Operation, begin: Callable[["StepRun"], StepGenerator], operations: Operations
+    ) -> None:
         #: With the lease under which the step is done; the lease may be taken again before the step.
         self.operation = operation
-        self._course = course(self)
+        self._generator = begin(self)
         self._operations = operations
         self._in_own_context = contextvars.copy_context().run
         self._need: Need | None = None
-        #: The need of the step; it has the result once that was found together with those of other steps.
+        #: The need of the step; it has the result once it was fulfilled together with those of other steps.
         self.item: BatchItem[Any, Any] = BatchItem(None)
         #: The operation with its next step; null if there is none, and until the step is over.
         self.following: Operation | None = None
 
-    def go_on(self) -> bool:
-        """Continue the step until it needs something; return False if it is over.
+    def resume(self) -> bool:
+        """Resume the step until it needs something; return False if it is over.
 
         :raises Postponed: it must wait for room in its bulkhead.
         """
-        return self._in_own_context(self._go_on)
+        return self._in_own_context(self._resume)
 
     @property
     def client(self) -> Any:
@@ -65,34 +67,34 @@ class StepRun:
         """True if it only needs its outcome to be recorded."""
         return isinstance(self._need, StepDone)
 
-    def need_alone(self, find: Callable[[], Any]) -> None:
-        """Set the function that finds what this step alone needs; the thread that continues the step calls it."""
-        self._need = find
+    def need_alone(self, need: Callable[[], Any]) -> None:
+        """Set the function that fulfils a need of this step alone; the thread that resumes the step calls it."""
+        self._need = need
 
-    def _go_on(self) -> bool:
+    def _resume(self) -> bool:
         try:
-            self._need = next(self._course) if self._need is None else self._answered(self._need)
+            self._need = next(self._generator) if self._need is None else self._resume_with_answer(self._need)
         except StopIteration as end:
             self.following = end.value
             return False
         self.item = BatchItem(self._need.message if isinstance(self._need, StepCall) else self._need)
         return True
 
-    def _answered(self, need: Need) -> Need:
+    def _resume_with_answer(self, need: Need) -> Need:
         """Give the step what it needs, and return what it needs next."""
         try:
-            answer = self.item.outcome() if self.item.is_done else self._find(need)
+            answer = self.item.outcome() if self.item.is_done else self._fulfil(need)
         except BaseException as fault:  # noqa: BLE001 - it is raised where the step has stopped
-            return self._course.throw(fault)
-        return self._course.send(answer)
+            return self._generator.throw(fault)
+        return self._generator.send(answer)
 
-    def _find(self, need: Need) -> Any:
-        """Find in this thread what the step needs."""
-        return self._operations.commit(need) if isinstance(need, StepDone) else found(need)
+    def _fulfil(self, need: Need) -> Any:
+        """Fulfil a need of the step in this thread."""
+        return self._operations.commit(need) if isinstance(need, StepDone) else fulfil(need)
 
 
 class StepRuns:
-    """Begins steps, and finds what several of them need together.
+    """Begins steps, and fulfils the needs of several of them together.
 
     :param steps: the function for each kind and step.
     """
@@ -106,7 +108,7 @@ class StepRuns:
         """Begin steps that one thread does together, each with the place that is kept for it, if any."""
         group = object()
         return [
-            StepRun(each, partial(self._course, place=place, group=group), self._operations)
+            StepRun(each, partial(self._do_step, place=place, group=group), self._operations)
             for each, place in operations
         ]
 
@@ -118,8 +120,8 @@ class StepRuns:
             return False
         return leaves_calls(self._steps[key])
 
-    def find(self, runs: Sequence[StepRun], leave: Callable[[Sequence[StepRun]], None]) -> list[StepRun]:
-        """Find what steps need, together where possible; return the steps that this thread continues.
+    def fulfil(self, runs: Sequence[StepRun], leave: Callable[[Sequence[StepRun]], None]) -> list[StepRun]:
+        """Fulfil the needs of steps, together where possible; return the steps that this thread continues.
 
         :param leave: leaves steps to another thread; all steps of one call are left to the same thread.
         """
@@ -128,7 +130,7 @@ class StepRuns:
         for each in others:
             leave(each)
         if len(here) == 1:
-            return here  # a single step finds what it needs by itself
+            return here  # a single step fulfils its need itself
         return self._record(here, leave) if here[0].is_done else self._call(here, leave)
 
     @staticmethod
@@ -159,7 +161,7 @@ class StepRuns:
 
     # --- The generator of a step --------------------------------------------------------------------------------------
 
-    def _course(self, run: StepRun, place: KeptPlace | None, group: object) -> Course:
+    def _do_step(self, run: StepRun, place: KeptPlace | None, group: object) -> StepGenerator:
         """Do one step and record its outcome; return the operation with its next step, or null."""
         operation = run.operation
         with (
@@ -195,7 +197,7 @@ class StepRuns:
             delay = self._operations.backoff.seconds(1)
             return replace(run.operation, delay=delay, taken_at=float("-inf"), resumed=True, carried=None)
 
-    def _run_and_record(self, operation: Operation) -> Course:
+    def _run_and_record(self, operation: Operation) -> StepGenerator:
         failpoints.reached("begin")
         if self._acknowledgements is not None:
             self._acknowledgements.begin()

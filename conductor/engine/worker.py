@@ -185,7 +185,7 @@ class Worker:
             while (runs := self._next()) is not None:
                 try:
                     while runs:
-                        runs = self._go_on(runs)
+                        runs = self._resume_runs(runs)
                 finally:
                     with self._changed:
                         self._occupancy.free()
@@ -232,13 +232,13 @@ class Worker:
             self._changed.notify()
         return due
 
-    def _go_on(self, runs: Sequence[StepRun]) -> list[StepRun]:
+    def _resume_runs(self, runs: Sequence[StepRun]) -> list[StepRun]:
         """Continue steps, or begin the steps that follow them; return the steps that this thread must continue."""
         needing: list[StepRun] = []
         following: list[Operation] = []
         for run in runs:
             try:
-                if run.go_on():
+                if run.resume():
                     needing.append(run)
                 elif run.following is None:
                     self._let_go(run.operation)
@@ -253,7 +253,7 @@ class Worker:
                 if operation not in here:
                     self._queue.put(operation)
             self._changed.notify()
-        return self._runs.find(needing, self._leave) if needing else self._runs.begin([(each, None) for each in here])
+        return self._runs.fulfil(needing, self._leave) if needing else self._runs.begin([(each, None) for each in here])
 
     def _keep_first(self, operations: Sequence[Operation]) -> list[Operation]:
         """Return the operations whose next steps this thread does at once: the first, and those that may join it."""

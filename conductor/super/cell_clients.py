@@ -10,7 +10,7 @@ from oslo_config import cfg
 
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
 from conductor.engine.rows import batches
-from conductor.engine.step_calls import Calling, StepCall, made_here
+from conductor.engine.step_calls import Calling, StepCall, run_calls_here
 from conductor.engine.steps import Backoff
 from moorage import errors
 from moorage.bus.bus import Bus
@@ -104,7 +104,7 @@ class Cells:
         :raises CellNotFound: there is no such cell.
         :raises MoorageError: the error that the cell's conductor has raised.
         """
-        return made_here(self.calling(uuid, message, timeout))
+        return run_calls_here(self.calling(uuid, message, timeout))
 
     def calling(self, uuid: str, message: Message[R], timeout: float | None = None) -> Calling[R]:
         """Leave the sending of a message to the worker, and return its answer; raises as :meth:`call`."""

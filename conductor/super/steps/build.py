@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
 from conductor.engine.rows import grouped
-from conductor.engine.step_calls import Calling, made_here
+from conductor.engine.step_calls import Calling, run_calls_here
 from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, SharedCommit, step
 from conductor.engine.waiting_steps import Postponed
 from conductor.super.cell_clients import concurrently
@@ -26,7 +26,7 @@ from conductor.super.context import SuperPart
 from conductor.super.held_consumers import node_of, on_node, why_kept
 from conductor.super.records import instances as super_records
 from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, was_refused
-from conductor.super.steps.hand_over import giving
+from conductor.super.steps.hand_over import sending_builds
 from moorage import errors
 from moorage.messages import MAX_SELECTIONS, DeleteAllocations, InstanceBuild
 from moorage.model import Generation, Name, RequestSpec, Selection, Uuid, Value
@@ -287,13 +287,12 @@ class SuperBuilds(SuperPart):
         builds: dict[str, tuple[InstanceBuild, ...]] = operation.carried_as(dict) or self._super.database.read(
             lambda connection: super_records.to_hand_over(connection, operation.uuid)
         )
+        sending = partial(sending_builds, self._super.cells, operation)
         if len(builds) == 1:
-            faults = yield from giving(self._super.cells, operation, *next(iter(builds.items())))
+            faults = yield from sending(*next(iter(builds.items())))
         else:
             # Concurrently: a cell that does not answer must not delay the instances of the others.
-            faults = yield partial(
-                concurrently, lambda uuid, part: made_here(giving(self._super.cells, operation, uuid, part)), builds
-            )
+            faults = yield partial(concurrently, lambda uuid, part: run_calls_here(sending(uuid, part)), builds)
         # If the only fault is a postponed call, wait for room without a thread; then the step sends the same requests.
         if len(faults) == 1 and isinstance(postponed := next(iter(faults.values())), Postponed):
             raise postponed

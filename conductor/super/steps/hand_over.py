@@ -15,7 +15,7 @@ from moorage.messages import BuildInCell, InstanceBuild
 LOG = logging.getLogger(__name__)
 
 
-def giving(
+def sending_builds(
     cells: Cells, operation: Operation, cell_uuid: str, builds: Sequence[InstanceBuild]
 ) -> Calling[dict[str, errors.MoorageError | Postponed]]:
     """Send one cell its instances; return the error by cell uuid if it has not taken them.

@@ -24,7 +24,7 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
-from conductor.engine.step_calls import made_here
+from conductor.engine.step_calls import run_calls_here
 from conductor.engine.steps import KIND_OF_CLASS, CommitStep, Next, Operation, Outcome, Retry, step
 from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
@@ -171,7 +171,7 @@ class PlaceExisting(SuperPart, ABC):
 
     def _select(self, operation: Operation, payload: ScheduleStep, request: SentRequest) -> Sequence[Selection]:
         uuid = operation.subject
-        [selections] = made_here(
+        [selections] = run_calls_here(
             self._super.scheduling.selecting(
                 operation,
                 request.number,
