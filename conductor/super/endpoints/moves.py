@@ -65,9 +65,10 @@ class SuperMoveOrders(SuperPart):
     @serves(UnshelveInstance)
     def unshelve_instance(self, message: UnshelveInstance) -> Done:
         """Record the unshelving of an instance."""
-        return self._once(message, lambda: self._unshelve(message))
+        return self._once(message, lambda: self._plan_unshelve(message))
 
-    def _unshelve(self, message: UnshelveInstance) -> Work[Done]:
+    def _plan_unshelve(self, message: UnshelveInstance) -> Work[Done]:
+        """Check an order to unshelve, and return its transaction."""
         instance = SuperView(self._super).read_current(message.instance_uuid)
         # If an instance is in state unshelving and has no host, an earlier unshelving was interrupted: allow it again.
         states = ("shelved",) if instance.host is not None else ("shelved", "unshelving")
@@ -90,9 +91,10 @@ class SuperMoveOrders(SuperPart):
         return work
 
     def _move(self, message: OrderToMove, kind: MoveKind, flavor: Flavor | None = None) -> Ordered:
-        return self._once(message, lambda: self._place(message, kind, flavor))
+        return self._once(message, lambda: self._plan_move(message, kind, flavor))
 
-    def _place(self, message: OrderToMove, kind: MoveKind, flavor: Flavor | None) -> Work[Ordered]:
+    def _plan_move(self, message: OrderToMove, kind: MoveKind, flavor: Flavor | None) -> Work[Ordered]:
+        """Check an order to move, and return its transaction."""
         instance, targets = SuperView(self._super).read_current(message.instance_uuid), Targets(self._super)
         evacuated = kind == "evacuation"
         if instance.state not in (EVACUABLE if evacuated else MOVABLE):
@@ -128,17 +130,17 @@ class SuperMoveOrders(SuperPart):
 
         return work
 
-    def _once(self, message: Mutation[R], check: Callable[[], Work[R]]) -> R:
+    def _once(self, message: Mutation[R], plan: Callable[[], Work[R]]) -> R:
         """Check an order and carry it out, or return the stored answer of a repeated one.
 
-        :param check: refuses the order if it is not possible now, and returns its transaction.
+        :param plan: refuses the order if it is not possible now, and returns its transaction.
         """
         # First: the recorded order may have changed the state, so that the check would refuse a repeated order.
         answered = self._super.database.read(lambda connection: self._super.stored.find(connection, message))
         if answered is not None:
             return answered.result
         try:
-            work = check()
+            work = plan()
         except errors.MoorageError as refusal:
             return self._super.requests.refused(message, refusal)
         return self._super.requests.once(message, work)
