@@ -9,12 +9,12 @@ from conductor.engine.steps import BUILD, NewOperation, Operation
 from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
 from conductor.super.records.instances import NewInstances
-from conductor.super.steps.build import SuperBuilds
+from conductor.super.steps.build import SelectStep
 from conductor.super.steps.delete import SuperDeletes
 from moorage import errors, ids
 from moorage.batches import BatchItem
 from moorage.bus.bus import serves, serves_many
-from moorage.messages import BuildInstances, DeleteInstance, Done
+from moorage.messages import MAX_SELECTIONS, BuildInstances, DeleteInstance, Done
 
 
 class SuperOrders(SuperPart):
@@ -40,7 +40,7 @@ class SuperOrders(SuperPart):
         if len(set(uuids)) != len(uuids):
             raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
         _check_names(message)
-        SuperBuilds(self._super).first_step(uuids)  # refuses a build of too many hosts, before anything is recorded
+        _check_size(message, self._super.options.max_attempts)
         return OrderPlan(list(uuids), len(uuids), self._record)
 
     def _record(self, connection: Connection, orders: Sequence[SharedOrder]) -> list[list[Operation]]:
@@ -49,7 +49,7 @@ class SuperOrders(SuperPart):
         for order in orders:
             message: BuildInstances = order.message
             uuids, spec, request_id = message.instance_uuids, message.request_spec, message.request_id
-            payload = SuperBuilds(self._super).first_step(uuids)
+            payload = SelectStep(number=1, instance_uuids=uuids, num_alternates=self._super.options.max_attempts - 1)
             new = NewOperation(ids.derived(request_id, "build"), BUILD, request_id, "select", payload, spec)
             instances.append(NewInstances(uuids, spec, new.uuid, request_id, message.names))
             operations.append((new, order.origin))
@@ -75,3 +75,19 @@ def _check_names(message: BuildInstances) -> None:
         # A command accepts a name or a uuid, so a name must not look like a uuid.
         if ids.canonical(name):
             raise errors.InvalidRequest(path="$.names", reason=f"{name} is a uuid, and no name")
+
+
+def _check_size(message: BuildInstances, attempts: int) -> None:
+    """Refuse a build whose instances and their alternates need more hosts than one answer can name.
+
+    :raises InvalidRequest: it needs more.
+    """
+    instances = len(message.instance_uuids)
+    hosts = instances * attempts
+    if hosts > MAX_SELECTIONS:
+        raise errors.InvalidRequest(
+            path="$.instance_uuids",
+            reason=f"{instances} instances with {attempts} attempts each ([conductor] max_attempts) need "
+            f"{hosts} hosts, and one request may need {MAX_SELECTIONS}: order at most "
+            f"{MAX_SELECTIONS // attempts} instances at once",
+        )

@@ -28,7 +28,7 @@ from conductor.super.records import instances as super_records
 from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, was_refused
 from conductor.super.steps.hand_over import sending_builds
 from moorage import errors
-from moorage.messages import MAX_SELECTIONS, DeleteAllocations, InstanceBuild
+from moorage.messages import DeleteAllocations, InstanceBuild
 from moorage.model import Generation, Name, RequestSpec, Selection, Uuid, Value
 
 LOG = logging.getLogger(__name__)
@@ -90,22 +90,6 @@ class _HandedOver(NamedTuple):
 
 class SuperBuilds(SuperPart):
     """The steps of a build."""
-
-    def first_step(self, instance_uuids: tuple[str, ...]) -> SelectStep:
-        """Return the payload of the first step.
-
-        :raises InvalidRequest: the instances and their alternates need more hosts than one answer can name.
-        """
-        attempts: int = self._super.options.max_attempts
-        hosts = len(instance_uuids) * attempts
-        if hosts > MAX_SELECTIONS:
-            raise errors.InvalidRequest(
-                path="$.instance_uuids",
-                reason=f"{len(instance_uuids)} instances with {attempts} attempts each ([conductor] max_attempts) need "
-                f"{hosts} hosts, and one request may need {MAX_SELECTIONS}: order at most "
-                f"{MAX_SELECTIONS // attempts} instances at once",
-            )
-        return SelectStep(number=1, instance_uuids=instance_uuids, num_alternates=attempts - 1)
 
     # --- select -------------------------------------------------------------------------------------------------------
 
