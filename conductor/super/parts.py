@@ -12,6 +12,7 @@ from conductor.super.endpoints.migrations import SuperMigrationView
 from conductor.super.endpoints.moves import SuperMoveOrders
 from conductor.super.steps.build import SuperBuilds
 from conductor.super.steps.delete import SuperDeletes
+from conductor.super.steps.hand_over import BuildHandOver
 from conductor.super.steps.move import SuperMoves
 from conductor.super.steps.unshelve import SuperUnshelves
 
@@ -22,7 +23,7 @@ STORED_STEPS = {
     engine.UNSHELVE: ("prepare", "read", "select", "recover", "hand_over", "fence", "cancel"),
     engine.DELETE: ("in_cell", "release"),
 }
-_WITH_STEPS = (SuperBuilds, SuperDeletes, SuperMoves, SuperUnshelves)
+_WITH_STEPS = (BuildHandOver, SuperBuilds, SuperDeletes, SuperMoves, SuperUnshelves)
 _ENDPOINTS = (
     ForwardedOrders,
     SuperClaims,

@@ -17,18 +17,15 @@ from msgspec import field, structs
 from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
-from conductor.engine.rows import grouped
-from conductor.engine.step_calls import Calling, run_calls_here
-from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, SharedCommit, step
-from conductor.engine.waiting_steps import Postponed
-from conductor.super.cell_clients import concurrently
+from conductor.engine.step_calls import Calling
+from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, SharedCommit, step
 from conductor.super.context import SuperPart
 from conductor.super.held_consumers import node_of, on_node, why_kept
 from conductor.super.records import instances as super_records
-from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, was_refused
-from conductor.super.steps.hand_over import sending_builds
+from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED
+from conductor.super.steps.hand_over import HandOverStep
 from moorage import errors
-from moorage.messages import DeleteAllocations, InstanceBuild
+from moorage.messages import DeleteAllocations
 from moorage.model import Generation, Name, RequestSpec, Selection, Uuid, Value
 
 LOG = logging.getLogger(__name__)
@@ -60,13 +57,6 @@ class SelectStep(Value, frozen=True, kw_only=True):
     node: Name | None = None
 
 
-class HandOverStep(Value, frozen=True, kw_only=True):
-    """The payload of steps `hand_over` and `release`: the instances to release at the end, and the reason."""
-
-    release: tuple[str, ...] = ()
-    reason: str | None = None
-
-
 class _Selected(NamedTuple):
     """The answer of the scheduler to the request of one operation."""
 
@@ -78,14 +68,6 @@ class _Selected(NamedTuple):
     def placed(self) -> dict[str, Sequence[Selection]]:
         """The selections of each instance."""
         return dict(zip(self.payload.instance_uuids, self.answer, strict=True))
-
-
-class _HandedOver(NamedTuple):
-    """The cells that have taken all builds of one operation."""
-
-    operation_uuid: str
-    cells: Collection[str]
-    payload: HandOverStep
 
 
 class SuperBuilds(SuperPart):
@@ -258,80 +240,6 @@ class SuperBuilds(SuperPart):
         claims are released, and later claims are refused.
         """
         return Next("hand_over", HandOverStep(release=tuple(uuids) if payload.doubtful else (), reason=reason))
-
-    # --- hand_over ----------------------------------------------------------------------------------------------------
-
-    @step(BUILD, "hand_over")
-    def hand_over(self, operation: Operation) -> Calling[CommitStep]:
-        """Send each cell its instances, until it answers.
-
-        There is no time-out: a cell that does not answer may have the instances, and may have built them. Meanwhile the
-        records of the instances show the reason of the wait, and the instances can be deleted.
-        """
-        builds: dict[str, tuple[InstanceBuild, ...]] = operation.carried_as(dict) or self._super.database.read(
-            lambda connection: super_records.to_hand_over(connection, operation.uuid)
-        )
-        sending = partial(sending_builds, self._super.cells, operation)
-        if len(builds) == 1:
-            faults = yield from sending(*next(iter(builds.items())))
-        else:
-            # Concurrently: a cell that does not answer must not delay the instances of the others.
-            faults = yield partial(concurrently, lambda uuid, part: run_calls_here(sending(uuid, part)), builds)
-        # If the only fault is a postponed call, wait for room without a thread; then the step sends the same requests.
-        if len(faults) == 1 and isinstance(postponed := next(iter(faults.values())), Postponed):
-            raise postponed
-        if not faults and not operation.is_repeated:
-            return SharedCommit(
-                self._all_handed_over, _HandedOver(operation.uuid, builds, operation.read(HandOverStep))
-            )
-        return lambda connection: self._handed_over(connection, operation, builds, faults)
-
-    @staticmethod
-    def _all_handed_over(connection: Connection, handed: Sequence["_HandedOver"]) -> list[Outcome]:
-        """Record builds that cells have taken when they were sent for the first time."""
-        by_cell = grouped((cell_uuid, each.operation_uuid) for each in handed for cell_uuid in each.cells)
-        for cell_uuid, operation_uuids in sorted(by_cell.items()):
-            super_records.handed_over(connection, operation_uuids, cell_uuid)
-        return [
-            Next("release", each.payload) if each.payload.release else Ended(each.payload.reason) for each in handed
-        ]
-
-    def _handed_over(
-        self,
-        connection: Connection,
-        operation: Operation,
-        builds: dict[str, tuple[InstanceBuild, ...]],
-        faults: dict[str, errors.MoorageError | Postponed],
-    ) -> Outcome:
-        payload = operation.read(HandOverStep)
-        release, reason, retry = list(payload.release), payload.reason, None
-        for cell_uuid, of_cell in builds.items():
-            fault = faults.get(cell_uuid)
-            uuids = [build.instance_uuid for build in of_cell]
-            if fault is None:
-                super_records.handed_over(connection, [operation.uuid], cell_uuid)
-            elif was_refused(fault) and not operation.is_repeated:
-                # The message was sent only once, and the cell has refused it: the cell has none of the instances.
-                reason = str(fault)
-                super_records.fail(connection, uuids, reason, by_cell=True)
-                release += uuids
-            else:
-                retry = str(fault)
-                # The next try waits until the circuit breaker of the cell closes: record the reason at once.
-                if (
-                    isinstance(fault, errors.CellUnreachable)
-                    or operation.tries >= self._super.options.max_unanswered_retries
-                ):
-                    super_records.note(connection, operation.uuid, cell_uuid, retry)
-        if retry is not None:
-            return Retry(retry)
-        if operation.is_repeated:
-            # An earlier try that waited for one cell has kept no payload: find the instances that other cells refused.
-            for uuid, why in super_records.refused(connection, operation.uuid).items():
-                release, reason = [*release, uuid], reason or why
-        if release:
-            return Next("release", HandOverStep(release=tuple(dict.fromkeys(release)), reason=reason))
-        return Ended(reason)
 
     # --- release ------------------------------------------------------------------------------------------------------
 
