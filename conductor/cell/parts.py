@@ -23,7 +23,8 @@ from conductor.cell.steps.rebuild import CellRebuilds
 from conductor.cell.steps.resources import CellResources
 from conductor.cell.steps.return_to_source import ReturnToSource
 from conductor.cell.steps.shelve import CellShelves
-from conductor.cell.steps.start import CellBuilds, CellStops
+from conductor.cell.steps.start import CellBuilds
+from conductor.cell.steps.stop import CellStops
 from conductor.engine import steps as engine
 from conductor.engine.steps import Steps
 
