@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from conductor.cell.payloads import Fate, GiveBackStep, ReleaseStep, SwapStep
+from conductor.cell.payloads import Fate, GiveBackStep, ReleaseStep, StartStep, SwapStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.failed_builds import FailedBuilds
 from conductor.cell.records.gates import AttemptAtGate, InstanceAtGate
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import SELF_CONFIRMING, CellMigration, MigrationRecords
 from conductor.engine.steps import BUILD, MOVE, UNSHELVE, Next, Outcome, Superseded
-from moorage.model import RequestSpec, Selection
+from moorage.model import RequestSpec, Selection, Value
 from moorage.model.states import InstanceState, MigrationState
 
 LOG = logging.getLogger(__name__)
@@ -139,3 +139,11 @@ class AttemptSequences:
         attempt_ids = sorted(attempt.attempt_id for attempt in attempts)
         self._records.change_attempts(connection, attempt_ids, state="active")
         self._failed_builds.halve(connection, [attempt.host for attempt in attempts])
+
+
+def first_step(number: int, is_revoked: bool, claim_id: str | None = None) -> tuple[str, Value]:
+    """Return the first step on a claimed host, with its payload: `start`, or `release` if the claim was revoked."""
+    if not is_revoked:
+        return "start", StartStep(number=number)
+    why = "its claim was revoked before the order arrived"
+    return "release", ReleaseStep(failed=None, fate="unknown", reason=why, claim_id=claim_id)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy import Connection
 
+from conductor.cell.attempt_sequence import first_step
 from conductor.cell.context import CellPart
-from conductor.cell.payloads import ReleaseStep, StartStep
 from conductor.cell.records.instances import NewInstance
 from conductor.cell.steps.delete import CellDeletes
 from conductor.cell.steps.start import StartOrder, start_id
@@ -19,7 +19,7 @@ from moorage import errors, ids
 from moorage.batches import BatchItem
 from moorage.bus.bus import serves, serves_many
 from moorage.messages import BuildInCell, DeleteInCell, Done, InstanceBuild, ShowInCell
-from moorage.model import Instance, Value
+from moorage.model import Instance
 
 LOG = logging.getLogger(__name__)
 
@@ -113,11 +113,3 @@ def _builds(order: SharedOrder) -> tuple[InstanceBuild, ...]:
 
 def _first_attempt(operation_uuid: str) -> str:
     return ids.derived(operation_uuid, "attempt", 1)
-
-
-def first_step(number: int, is_revoked: bool, claim_id: str | None = None) -> tuple[str, Value]:
-    """Return the first step on a claimed host, with its payload: `start`, or `release` if the claim was revoked."""
-    if not is_revoked:
-        return "start", StartStep(number=number)
-    why = "its claim was revoked before the order arrived"
-    return "release", ReleaseStep(failed=None, fate="unknown", reason=why, claim_id=claim_id)

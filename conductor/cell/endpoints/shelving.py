@@ -3,8 +3,8 @@
 import msgspec
 from sqlalchemy import Connection
 
+from conductor.cell.attempt_sequence import first_step
 from conductor.cell.context import CellPart
-from conductor.cell.endpoints.builds import first_step
 from conductor.cell.hosts.forced_down import must_be_evacuated
 from conductor.cell.payloads import StartStep
 from conductor.cell.records import order_numbers
