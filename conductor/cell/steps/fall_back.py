@@ -110,7 +110,7 @@ class FallBack(CellPart):
             if payload.fate != "unstarted":
                 raise fault
             # The host has accepted the claim of the "failed" attempt after all: it is building, and its report decides.
-            return partial(self.accepted, operation, payload.failed, payload.reason)
+            return partial(self.wait_for_accepted, operation, payload.failed, payload.reason)
         # The claim was lost: there is nothing to swap.
         if isinstance(fault, LOST):
             return partial(_lost, operation, payload, failed.claim, str(fault))
@@ -144,7 +144,7 @@ class FallBack(CellPart):
         )
         return self._cell.sequences.next_step(connection, instance, payload.failed, payload.reason, payload.fate)
 
-    def accepted(self, operation: Operation, number: int, reason: str, connection: Connection) -> Outcome:
+    def wait_for_accepted(self, operation: Operation, number: int, reason: str, connection: Connection) -> Outcome:
         """Wait for the report of a host that has accepted the claim after all; the report may have come meanwhile."""
         instance, sequence = self._lock(connection, operation)
         failed = self._cell.records.numbered(connection, instance.uuid, number)
@@ -167,8 +167,8 @@ class FallBack(CellPart):
             LOG.warning("Host %s is abandoned for instance %s; %s", failed.host, instance.uuid, foreign)
         # Without a residue, the host has reported the guest as gone, or has never accepted the claim, so that no guest
         # was started.
-        self.end(connection, failed, payload.reason, gone=claimed.residue_uuid is None, foreign=foreign)
-        self.clean(connection, operation, claimed.residue_uuid)
+        self.record_failure(connection, failed, payload.reason, gone=claimed.residue_uuid is None, foreign=foreign)
+        self.begin_cleanups(connection, operation, claimed.residue_uuid)
         # Then the new one, under the claim that the store has just made.
         number, selection = payload.candidate, _selection(sequence, payload)
         attempt_id = operation.derived("attempt", number)
@@ -195,7 +195,7 @@ class FallBack(CellPart):
             self._cell.migrations.change(connection, migration_uuid, destination_host=selection.service_host)
         return Next("start", StartStep(number=number))
 
-    def end(
+    def record_failure(
         self, connection: Connection, failed: AttemptRecord, reason: str, *, gone: bool, foreign: str | None = None
     ) -> None:
         """Record that an attempt has failed; its first recorded reason stays.
@@ -211,7 +211,7 @@ class FallBack(CellPart):
             guest_gone=failed.guest_gone or gone,
         )
 
-    def clean(self, connection: Connection, operation: Operation, residue: str | None) -> None:
+    def begin_cleanups(self, connection: Connection, operation: Operation, residue: str | None) -> None:
         """Begin the cleanup of every ended attempt that has left a residue or may have left a guest."""
         ended = [attempt for attempt in self._cell.records.attempts(connection, operation.subject) if attempt.ended]
         left = [attempt for attempt in ended if attempt.may_have_a_guest or attempt.attempt_id == residue]
@@ -247,7 +247,7 @@ class FallBack(CellPart):
             # The host has accepted the claim after all: it is building, and its report decides.
             if payload.failed is None or payload.fate != "unstarted":
                 raise
-            return partial(self.accepted, operation, payload.failed, payload.reason)
+            return partial(self.wait_for_accepted, operation, payload.failed, payload.reason)
         except LOST as fault:
             LOG.info("%s has nothing left to release: %s", operation.subject, fault)
         return partial(self._failed, operation, payload, gone, released)
@@ -258,12 +258,12 @@ class FallBack(CellPart):
         instance, sequence = self._lock(connection, operation)
         if payload.failed is not None:
             failed = self._cell.records.numbered(connection, instance.uuid, payload.failed)
-            self.end(connection, failed, payload.reason, gone=gone)
+            self.record_failure(connection, failed, payload.reason, gone=gone)
         # Without a failed attempt, the claim was lost or revoked. The current attempt has not ended yet: end it here.
         for attempt in self._cell.records.attempts(connection, instance.uuid):
             if not attempt.ended:
                 self._cell.records.change_attempt(connection, attempt.attempt_id, state="failed", reason=payload.reason)
-        self.clean(connection, operation, released.residue_uuid)
+        self.begin_cleanups(connection, operation, released.residue_uuid)
         attempts = [
             attempt
             for attempt in self._cell.records.attempts(connection, instance.uuid)

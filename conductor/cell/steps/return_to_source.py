@@ -45,7 +45,9 @@ class ReturnToSource(CellPart):
             if payload.fate != "unstarted":
                 raise
             # The destination has accepted the claim after all: it is building, and its report decides.
-            return partial(FallBack(self._cell).accepted, operation, payload.failed, payload.reason or str(fault))
+            return partial(
+                FallBack(self._cell).wait_for_accepted, operation, payload.failed, payload.reason or str(fault)
+            )
         return partial(self._returned, operation, payload, ended) if isinstance(ended, MoveEnded) else ended
 
     def _returned(
@@ -56,10 +58,10 @@ class ReturnToSource(CellPart):
         failed = self._cell.records.numbered(connection, instance.uuid, payload.failed)
         # First the destination. A reverted move has no reason, because its attempt ended before and did not fail.
         if payload.reason is not None:
-            fall_back.end(connection, failed, payload.reason, gone=ended.residue_uuid is None)
+            fall_back.record_failure(connection, failed, payload.reason, gone=ended.residue_uuid is None)
         elif ended.residue_uuid is None:
             self._cell.records.change_attempt(connection, failed.attempt_id, guest_gone=True)
-        fall_back.clean(connection, operation, ended.residue_uuid)
+        fall_back.begin_cleanups(connection, operation, ended.residue_uuid)
         # Then the source: its attempt is the current one again, with the claim that the store has restored.
         source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
         self._cell.records.change_attempt(connection, source.attempt_id, state="active")
