@@ -64,11 +64,11 @@ class Leases:
         table, lease = self._table, self._table.c
         pending = (*self._mine, *steps, lease.state == "pending", lease.due_at <= now())
         free = or_(lease.lease_owner.is_(None), lease.lease_until < now())
-        left = and_(lease.lease_owner == self._owner, lease.updated_at < now() - _OWN_GRACE_SECONDS)
+        orphaned = and_(lease.lease_owner == self._owner, lease.updated_at < now() - _OWN_GRACE_SECONDS)
         # Skip a locked row: another transaction is changing it, perhaps that of a conductor that hangs.
         self._takable: Select[Any] = (
             select(table)
-            .where(*pending, or_(free, left), table.c.uuid == bindparam("of_uuid"))
+            .where(*pending, or_(free, orphaned), table.c.uuid == bindparam("of_uuid"))
             .with_for_update(skip_locked=True)
         )
         # Both comparisons of the time: the first one finds the place in the index.
@@ -78,7 +78,7 @@ class Leases:
         )
         due = select(lease.due_at, lease.uuid).where(*pending, *further)
         due = due.order_by(lease.due_at, lease.uuid).limit(bindparam("most"))
-        self._due, self._due_or_left = due.where(free), due.where(or_(free, left))
+        self._due, self._due_or_orphaned = due.where(free), due.where(or_(free, orphaned))
 
     def release(self, operation: Operation) -> None:
         """Release one lease, so that another conductor need not wait for it to expire."""
@@ -131,16 +131,16 @@ class Leases:
         self._database.write(lambda connection: connection.execute(statement))
 
     def due(
-        self, held: Collection[str], limit: int, seen: LastSeen | None = None, *, or_left: bool = True
+        self, held: Collection[str], limit: int, seen: LastSeen | None = None, *, or_orphaned: bool = True
     ) -> list[str]:
         """Return the uuids of some operations that this conductor may take now, the longest due first.
 
         :param held: operations to leave out.
         :param limit: the most operations to read at a time.
         :param seen: the place after which to continue; it is moved on. At the end of the list, nothing is returned.
-        :param or_left: also return operations whose leases this conductor has; each of those in ``held`` is read too.
+        :param or_orphaned: also return operations whose leases this conductor has; those in ``held`` are read too.
         """
-        seen, query = seen or LastSeen(), self._due_or_left if or_left else self._due
+        seen, query = seen or LastSeen(), self._due_or_orphaned if or_orphaned else self._due
         while True:
             rows = self._database.read(partial(_read, query, seen, limit))
             if rows:

@@ -78,7 +78,7 @@ class Worker:
         self._in_hand: Counter[str] = Counter()
         # The newest lease number of each of them. An older one was superseded: a message has begun its step anew.
         self._lease_numbers: dict[str, int] = {}
-        self._looked_for_left = float("-inf")
+        self._orphans_checked_at = float("-inf")
         self._ended = False
         self._occupancy = ThreadOccupancy(threads)
         self._threads = [
@@ -150,8 +150,8 @@ class Worker:
         """Take the due operations whose lease is free, including all operations of dead conductors."""
         self._operations.restart_waits()
         # Operations that other conductors are taking or changing at this moment are left to the next sweep.
-        seen, or_left = LastSeen(), self._looks_for_left()
-        while uuids := self._operations.due(self._in_hand, _SWEEP_LIMIT, seen, or_left=or_left):
+        seen, or_orphaned = LastSeen(), self._includes_orphaned()
+        while uuids := self._operations.due(self._in_hand, _SWEEP_LIMIT, seen, or_orphaned=or_orphaned):
             for uuid in uuids:
                 with self._changed:
                     if self._ended:
@@ -162,15 +162,15 @@ class Worker:
                     LOG.info("Continuing the %s of %s at step %s", operation.kind, operation.subject, operation.step)
                     self.enqueue(operation)
 
-    def _looks_for_left(self) -> bool:
+    def _includes_orphaned(self) -> bool:
         """Return whether a sweep looks for operations whose leases this conductor has and that it does not hold.
 
         Such a sweep reads all operations that it holds: if there are many, it is done only from time to time.
         """
         at = time.monotonic()
-        looks = len(self._in_hand) <= _SWEEP_LIMIT or at - self._looked_for_left > self._operations.lease_seconds / 3
+        looks = len(self._in_hand) <= _SWEEP_LIMIT or at - self._orphans_checked_at > self._operations.lease_seconds / 3
         if looks:
-            self._looked_for_left = at
+            self._orphans_checked_at = at
         return looks
 
     def renew(self) -> None:
@@ -217,7 +217,7 @@ class Worker:
         Nothing is returned if messages have begun the steps of all of them anew.
         """
         taken = self._queue.take(self._runs.may_go_together, _TOGETHER)
-        due = [(operation, place) for operation, place in taken if not self._drops(operation, place)]
+        due = [(operation, place) for operation, place in taken if not self._drop_if_superseded(operation, place)]
         if due and (place := due[0][1]) is not None:
             first, most = due[0][0], _TOGETHER - len(due)
 
@@ -226,7 +226,11 @@ class Worker:
 
             # Otherwise the calls of steps that have waited would be made one by one.
             also = [wake.operation for wake in place.take_along(may_join, most) if isinstance(wake, PostponedStep)]
-            due += [(self._resumed(operation), None) for operation in also if not self._drops(operation, None)]
+            due += [
+                (self._for_resumption(operation), None)
+                for operation in also
+                if not self._drop_if_superseded(operation, None)
+            ]
         # Several operations may have been queued at once, but only one thread was woken: wake another one.
         if self._queue.seconds_to_next() is not None:
             self._changed.notify()
@@ -275,12 +279,12 @@ class Worker:
             self._changed.notify()
 
     def _resume(self, operation: Operation, place: KeptPlace | None) -> None:
-        if not self._drops(operation, place):
+        if not self._drop_if_superseded(operation, place):
             with self._changed:
-                self._queue.put(self._resumed(operation), place)
+                self._queue.put(self._for_resumption(operation), place)
                 self._changed.notify()
 
-    def _drops(self, operation: Operation, place: KeptPlace | None) -> bool:
+    def _drop_if_superseded(self, operation: Operation, place: KeptPlace | None) -> bool:
         """Let go of an operation whose step a message has begun anew, and of its place; return whether this is so."""
         dropped = operation.lease_number < self._lease_numbers[operation.uuid]
         if dropped:
@@ -290,7 +294,7 @@ class Worker:
         return dropped
 
     @staticmethod
-    def _resumed(operation: Operation) -> Operation:
+    def _for_resumption(operation: Operation) -> Operation:
         # The step was postponed before it sent anything. Its carried records are dropped after a longer wait, because
         # others may have changed the records meanwhile.
         waited = time.monotonic() - operation.taken_at
