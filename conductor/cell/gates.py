@@ -96,7 +96,7 @@ class Gates:
             _require_returned(message, attempt, is_returning=at_gate is not None and at_gate.is_returning)
             return attempt
 
-        return _judged(messages, judge)
+        return _apply_each(messages, judge)
 
     def _accept(self, connection: Connection, messages: Sequence[AcceptInCell]) -> list[Exception | None]:
         # Check again, under the lock: an order to delete may have arrived since.
@@ -114,10 +114,10 @@ class Gates:
             if attempt.state == "starting":
                 passing.add(attempt.attempt_id)
 
-        judged = _judged(messages, judge)
+        outcomes = _apply_each(messages, judge)
         if passing:
             self._records.change_attempts(connection, passing, state="building", accepted=True)
-        return judged
+        return outcomes
 
     def _finish(self, connection: Connection, messages: Sequence[BuildFinished]) -> list[bool | Exception]:
         found = gates.lock(connection, self._records.cell_uuid, [_name(message) for message in messages])
@@ -136,12 +136,12 @@ class Gates:
             kinds.setdefault(kind, set()).add(instance.uuid)
             return True
 
-        judged = _judged(messages, judge)
+        outcomes = _apply_each(messages, judge)
         if arrived:
             self._sequences.record_arrivals(connection, arrived.values())
         for kind, uuids in kinds.items():
             self._operations.end_pending(connection, uuids, kind)
-        return judged
+        return outcomes
 
 
 # --- The rules --------------------------------------------------------------------------------------------------------
@@ -191,12 +191,12 @@ def _name(message: AcceptInCell | BuildFinished) -> AttemptName:
     return AttemptName(message.instance_uuid, message.attempt_id)
 
 
-def _judged(messages: Sequence[M], judge: Callable[[M], R]) -> list[R | Exception]:
+def _apply_each(messages: Sequence[M], judge: Callable[[M], R]) -> list[R | Exception]:
     """Return the result of ``judge`` for each message, or the error that it has raised for that message."""
-    judged: list[R | Exception] = []
+    outcomes: list[R | Exception] = []
     for message in messages:
         try:
-            judged.append(judge(message))
+            outcomes.append(judge(message))
         except errors.MoorageError as refusal:
-            judged.append(refusal)
-    return judged
+            outcomes.append(refusal)
+    return outcomes

@@ -29,7 +29,7 @@ from moorage.messages import AcceptClaim, AcceptInCell, BuildFailedInCell, Build
 LOG = logging.getLogger(__name__)
 
 M = TypeVar("M", AcceptInCell, BuildFinished)
-J = TypeVar("J")
+R = TypeVar("R")
 
 
 class CellGates(CellPart):
@@ -94,10 +94,10 @@ class CellGates(CellPart):
     def finish_many(self, calls: Sequence[BatchItem[BuildFinished, Done]]) -> list[Callable[[], Done] | None]:
         """Do as :meth:`build_finished` for messages that came together; each move is finished in its own thread."""
 
-        def ends(message: BuildFinished, is_build: bool) -> Callable[[], Done] | Done:
+        def end_or_defer(message: BuildFinished, is_build: bool) -> Callable[[], Done] | Done:
             return self._finished(message, is_build) if is_build else partial(self._finished, message, is_build)
 
-        return _with_outcomes(calls, self._cell.gates.finish_many, ends)
+        return _with_outcomes(calls, self._cell.gates.finish_many, end_or_defer)
 
     def _finished(self, message: BuildFinished, is_build: bool) -> Done:
         if is_build:
@@ -172,24 +172,25 @@ class CellGates(CellPart):
 
 def _with_outcomes(
     calls: Sequence[BatchItem[M, Done]],
-    judge: Callable[[Sequence[BatchItem[M, J]]], Sequence[Callable[[], J] | None]],
-    following: Callable[[M, J], Callable[[], Done] | Done],
+    check_all: Callable[[Sequence[BatchItem[M, R]]], Sequence[Callable[[], R] | None]],
+    following: Callable[[M, R], Callable[[], Done] | Done],
 ) -> list[Callable[[], Done] | None]:
-    """Judge the attempts of calls that came together, and give each call its answer or its error.
+    """Check the attempts of calls that came together, and give each call its answer or its error.
 
-    :param following: returns, for a message and its judgement, the answer or the function that ends the call.
+    :param check_all: sets the result or the error of each item; returns functions for those to be checked alone.
+    :param following: returns, for a message and its result, the answer or the function that ends the call.
     :return: for a call that must be ended alone, the function that ends it; null for the others.
     """
-    judged: list[BatchItem[M, J]] = [BatchItem(call.value, call.context) for call in calls]
+    checked: list[BatchItem[M, R]] = [BatchItem(call.value, call.context) for call in calls]
     alone: list[Callable[[], Done] | None] = []
-    for call, found, judge_alone in zip(calls, judged, judge(judged), strict=True):
+    for call, item, check_alone in zip(calls, checked, check_all(checked), strict=True):
         alone.append(None)
-        if judge_alone is not None:
-            alone[-1] = partial(_judged_alone, call.value, judge_alone, following)
+        if check_alone is not None:
+            alone[-1] = partial(_end_alone, call.value, check_alone, following)
             continue
         try:
             with context.adopted(call.context):
-                answer = following(call.value, found.outcome())
+                answer = following(call.value, item.outcome())
         except Exception as fault:  # noqa: BLE001 - it is this call's outcome
             call.fail(fault)
             continue
@@ -200,6 +201,8 @@ def _with_outcomes(
     return alone
 
 
-def _judged_alone(message: M, judge: Callable[[], J], following: Callable[[M, J], Callable[[], Done] | Done]) -> Done:
-    answer = following(message, judge())
+def _end_alone(
+    message: M, check_alone: Callable[[], R], following: Callable[[M, R], Callable[[], Done] | Done]
+) -> Done:
+    answer = following(message, check_alone())
     return answer if isinstance(answer, Done) else answer()
