@@ -57,7 +57,7 @@ class ForwardedHosts:
         names = sorted({report.service_host for report, _number in reports})
         statement = (
             cell_hosts.update()
-            .where(self._here(), cell_hosts.c.service_host.in_(names), _DESCRIPTION.in_(had))
+            .where(self._of_this_cell(), cell_hosts.c.service_host.in_(names), _DESCRIPTION.in_(had))
             .values(acknowledged_number=cell_hosts.c.description_number)
         )
         self._database.write(lambda connection: connection.execute(statement))
@@ -86,7 +86,7 @@ class ForwardedHosts:
 
     def ask_for(self, hosts: Sequence[str]) -> None:
         """Mark hosts as undescribed: their agents report providers and descriptions again, as after a start."""
-        here = (self._here(), cell_hosts.c.service_host.in_(hosts))
+        here = (self._of_this_cell(), cell_hosts.c.service_host.in_(hosts))
         self._database.write(
             lambda connection: connection.execute(update(cell_hosts).where(*here).values(undescribed=True))
         )
@@ -108,7 +108,7 @@ class ForwardedHosts:
         return self._database.read(work)
 
     def _up(self) -> list[ColumnElement[bool]]:
-        return [self._here(), cell_hosts.c.is_returning.is_(False)]
+        return [self._of_this_cell(), cell_hosts.c.is_returning.is_(False)]
 
-    def _here(self) -> ColumnElement[bool]:
+    def _of_this_cell(self) -> ColumnElement[bool]:
         return cell_hosts.c.cell_uuid == self._cell_uuid

@@ -92,9 +92,9 @@ class HostLives:
         for names in batches(hosts):
             connection.execute(
                 update(cell_hosts)
-                .where(self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
+                .where(self._of_this_cell(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
                 .values(is_returning=True, life=cell_hosts.c.life + 1)
             )
 
-    def _here(self) -> ColumnElement[bool]:
+    def _of_this_cell(self) -> ColumnElement[bool]:
         return cell_hosts.c.cell_uuid == self._cell_uuid

@@ -23,7 +23,7 @@ class UnknownGuests:
 
     def replace(self, connection: Connection, agent: str, hosts: Collection[str], unknown: Sequence[Guest]) -> None:
         """Replace the unknown guests of these hosts with those of a new list."""
-        connection.execute(cell_guests.delete().where(self._here(), cell_guests.c.host.in_(hosts)))
+        connection.execute(cell_guests.delete().where(self._of_this_cell(), cell_guests.c.host.in_(hosts)))
         rows = [
             {"host": guest.host, "attempt_id": guest.attempt_id, "guest": msgspec.json.encode(guest)}
             for guest in unknown
@@ -34,7 +34,7 @@ class UnknownGuests:
     def list_all(self, connection: Connection, message: ListStrangersInCell) -> list[UnknownGuest]:
         """Return unknown guests in the order of host and attempt, all or a page of them."""
         table = cell_guests.c
-        query = select(table.guest, table.agent, (now() - table.seen_at).label("age")).where(self._here())
+        query = select(table.guest, table.agent, (now() - table.seen_at).label("age")).where(self._of_this_cell())
         if message.after is not None:
             host, attempt_id, cell_uuid = message.after
             of_host = table.attempt_id >= attempt_id if self._cell_uuid > cell_uuid else table.attempt_id > attempt_id
@@ -50,5 +50,5 @@ class UnknownGuests:
             for row in rows
         ]
 
-    def _here(self) -> ColumnElement[bool]:
+    def _of_this_cell(self) -> ColumnElement[bool]:
         return cell_guests.c.cell_uuid == self._cell_uuid

@@ -32,7 +32,7 @@ class SuperClaims(SuperPart):
             not answer about another claim a moment ago.
         :raises Unavailable: the database here or the placement role cannot be reached.
         """
-        cell_uuid, owned = self._super.database.write(lambda connection: self._here(connection, message))
+        cell_uuid, owned = self._super.database.write(lambda connection: self._ownership(connection, message))
         if cell_uuid is None:
             return Ownership(owned=owned)
         cell = self._super.cells.cell(cell_uuid)
@@ -59,7 +59,7 @@ class SuperClaims(SuperPart):
             # Its database, for example: the reconciler must not take this conductor for the one that is away.
             raise errors.CellUnreachable(cell=cell.name, reason=str(fault).rstrip(".")) from fault
 
-    def _here(self, connection: Connection, message: OwnsClaim) -> tuple[str | None, bool]:
+    def _ownership(self, connection: Connection, message: OwnsClaim) -> tuple[str | None, bool]:
         """Return the cell to ask and false, or null and whether the claim is wanted by the records here."""
         uuid = message.consumer_uuid
         instance = super_records.lock_known(connection, uuid)
