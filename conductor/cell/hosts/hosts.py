@@ -223,11 +223,11 @@ class CellHosts:
             found = self._lives.returning_in(connection, hosts, lives, lock=True)
             column = cell_hosts.c.service_host
             for names in batches(found):
-                these = (self._here(), cell_hosts.c.agent == agent, column.in_(names))
+                these = (self._of_this_cell(), cell_hosts.c.agent == agent, column.in_(names))
                 connection.execute(update(cell_hosts).where(*these).values(is_returning=False, last_seen=now()))
                 # A node that only an earlier agent has described must not keep its host returning.
                 whole = sorted(set(connection.scalars(select(column).where(*these))))
-                left = (self._here(), column.in_(whole), cell_hosts.c.is_returning)
+                left = (self._of_this_cell(), column.in_(whole), cell_hosts.c.is_returning)
                 connection.execute(update(cell_hosts).where(*left).values(is_returning=False))
             return found
 
@@ -250,7 +250,7 @@ class CellHosts:
     def why_returning(self, service_host: str) -> str | None:
         """Return the reason if a host is still returning, so that no build may begin there, else None."""
         query = select(func.max(cell_hosts.c.is_returning)).where(
-            self._here(), cell_hosts.c.service_host == service_host
+            self._of_this_cell(), cell_hosts.c.service_host == service_host
         )
         returning = self._database.read(lambda connection: connection.scalar(query))
         return IS_RETURNING if returning else None
@@ -296,7 +296,7 @@ class CellHosts:
     def is_withheld(self, service_host: str) -> bool:
         """Return whether a silent host's agent is alive: the host's tree is refused, but guests can be destroyed."""
         withheld = select(func.count()).where(
-            self._here(),
+            self._of_this_cell(),
             cell_hosts.c.service_host == service_host,
             cell_hosts.c.withheld_at >= now() - self.down_after,
             ~is_ahead(cell_hosts.c.withheld_at),
@@ -308,7 +308,7 @@ class CellHosts:
         of_others = self._of_others(connection, agent, names)
         for part in batches([name for name in names if name not in of_others]):
             # The agent may have another name than the one that described the host: orders go to it from now on.
-            here = (self._here(), cell_hosts.c.service_host.in_(part))
+            here = (self._of_this_cell(), cell_hosts.c.service_host.in_(part))
             connection.execute(update(cell_hosts).where(*here).values(agent=agent, withheld_at=now()))
 
     def _alive(self, connection: Connection, agent: str, names: Sequence[str]) -> list[str]:
@@ -341,7 +341,7 @@ class CellHosts:
         found = connection.execute(
             select(
                 cell_hosts.c.service_host, cell_hosts.c.nodename, cell_hosts.c.description, cell_hosts.c.undescribed
-            ).where(self._here(), _NODE.in_(nodes))
+            ).where(self._of_this_cell(), _NODE.in_(nodes))
         )
         known: dict[tuple[str, str], bytes | None] = {
             # A requested description counts as changed in any case; see below for one that comes too early.
@@ -396,5 +396,5 @@ class CellHosts:
     def _of_host(self, service_host: str) -> dict[str, str]:
         return {"of_cell": self._cell_uuid, "of_host": service_host}
 
-    def _here(self) -> ColumnElement[bool]:
+    def _of_this_cell(self) -> ColumnElement[bool]:
         return cell_hosts.c.cell_uuid == self._cell_uuid
