@@ -75,7 +75,7 @@ class Attempts:
         The caller ends it by :meth:`let_go`.
         """
         with self._changed:
-            attempt = self._known(guest.attempt_id)
+            attempt = self._get_or_create(guest.attempt_id)
             if attempt.building or attempt.destroyed:
                 return None
             return self._begin(attempt, guest)
@@ -87,7 +87,7 @@ class Attempts:
             # This process has not begun an attempt that has only orders: its guest may be half made.
             if known is not None and (known.guest is not None or known.destroyed):
                 return None
-            return self._begin(self._known(guest.attempt_id), guest)
+            return self._begin(self._get_or_create(guest.attempt_id), guest)
 
     def take_order(self, attempt_id: str, request_id: str) -> AgentAttempt:
         """Return the attempt for an order to its guest, created if unknown; the caller ends it by :meth:`release`.
@@ -95,7 +95,7 @@ class Attempts:
         :raises RequestInProgress: the attempt is in progress, and its result is not known yet.
         """
         with self._changed:
-            attempt = self._known(attempt_id)
+            attempt = self._get_or_create(attempt_id)
             if attempt.building and attempt.report is None:
                 raise errors.RequestInProgress(request_id=request_id)
             attempt.users += 1
@@ -107,7 +107,7 @@ class Attempts:
         The caller ends the use of it by :meth:`release`.
         """
         with self._changed:
-            attempt = self._known(ended.attempt_id)
+            attempt = self._get_or_create(ended.attempt_id)
             attempt.ended = ended
             attempt.users += 1
             attempt.interrupt.set()
@@ -164,7 +164,7 @@ class Attempts:
         attempt.users += 1
         return attempt
 
-    def _known(self, attempt_id: str) -> AgentAttempt:
+    def _get_or_create(self, attempt_id: str) -> AgentAttempt:
         attempt = self._attempts.get(attempt_id)
         if attempt is None:
             attempt = self._attempts[attempt_id] = AgentAttempt(attempt_id)
