@@ -49,7 +49,7 @@ class SuperView(SuperPart):
         known = self._super.database.read(lambda connection: super_records.read(connection, uuid))
         if known.cell_uuid is None:
             return known
-        found = self._asked(known.cell_uuid, [known])
+        found = self._read_from_cell(known.cell_uuid, [known])
         return self._with_orders([_merged(known, found.get(uuid), self._super.cells.cell(known.cell_uuid).name)])[0]
 
     def _with_cells(self, known: Sequence[Instance]) -> list[Instance]:
@@ -68,7 +68,7 @@ class SuperView(SuperPart):
     def _of_cell(self, cell_uuid: str, known: Sequence[Instance]) -> dict[str, Instance]:
         try:
             cell = self._super.cells.cell(cell_uuid).name
-            found = self._asked(cell_uuid, known)
+            found = self._read_from_cell(cell_uuid, known)
         except errors.MoorageError as fault:
             LOG.warning("Instances of cell %s are shown without the records of the cell: %s", cell_uuid, fault)
             return {
@@ -77,7 +77,7 @@ class SuperView(SuperPart):
             }
         return {instance.uuid: _merged(instance, found.get(instance.uuid), cell) for instance in known}
 
-    def _asked(self, cell_uuid: str, known: Sequence[Instance]) -> dict[str, Instance]:
+    def _read_from_cell(self, cell_uuid: str, known: Sequence[Instance]) -> dict[str, Instance]:
         with_request = any(instance.request_spec is not None for instance in known)
         answers = self._super.cells.read_of(
             cell_uuid,
