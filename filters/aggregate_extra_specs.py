@@ -28,10 +28,10 @@ class AggregateExtraSpecsFilter(ConditionsFilter):
         """Refuse an extra spec with an unknown operator, or with missing operands."""
         list(_required(request))
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield for each key whether one of its values meets the requirement."""
         for key, required in _required(request):
-            yield asked.where_metadata(key, partial(_some_meets, required))
+            yield hosts.where_metadata(key, partial(_some_meets, required))
 
     def why(self, host: Host, request: RequestSpec) -> str:
         """Return the keys for which no aggregate of ``host`` has a value that meets the flavor."""

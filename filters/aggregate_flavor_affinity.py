@@ -15,6 +15,6 @@ class AggregateFlavorAffinityFilter(ConditionsFilter):
 
     reason = "is in an aggregate for other flavors"
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the flavor is admitted."""
-        yield asked.where_metadata(_KEY, partial(admits, request.flavor.name))
+        yield hosts.where_metadata(_KEY, partial(admits, request.flavor.name))

@@ -21,7 +21,7 @@ class AggregateImagePropertiesFilter(ConditionsFilter):
         """Return whether the image has any properties."""
         return bool(request.image.properties)
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield for each property whether the host's aggregates admit it."""
         for name, value in request.image.properties.items():
-            yield asked.where_metadata(name, partial(admits, value))
+            yield hosts.where_metadata(name, partial(admits, value))

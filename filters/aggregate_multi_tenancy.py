@@ -20,6 +20,6 @@ class AggregateMultiTenancyFilter(ConditionsFilter):
 
     reason = "is in an aggregate for other projects"
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the project is admitted."""
-        yield asked.where_metadata_under(_KEYS, partial(admits, request.project_id))
+        yield hosts.where_metadata_under(_KEYS, partial(admits, request.project_id))

@@ -18,20 +18,20 @@ class AggregatesFilter(ReasonedFilter):
 
     reason = "is outside of the aggregates, or the tree, that may serve the request"
 
-    def reasoned(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Reasoned]:
+    def reasoned(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Reasoned]:
         """Yield whether the root is in its aggregates, and whether a provider is in each group's aggregates."""
         for aggregates in request.root_member_of:
-            yield any_of(map(asked.root_in_aggregate, aggregates)), _outside(aggregates)
+            yield any_of(map(hosts.root_in_aggregate, aggregates)), _outside(aggregates)
         for aggregate in request.root_not_member_of:
-            yield np.logical_not(asked.root_in_aggregate(aggregate)), _inside(aggregate)
+            yield np.logical_not(hosts.root_in_aggregate(aggregate)), _inside(aggregate)
         for group in request.groups.values():
             for aggregates in group.member_of:
-                yield any_of(map(asked.in_aggregate, aggregates)), _outside(aggregates)
+                yield any_of(map(hosts.in_aggregate, aggregates)), _outside(aggregates)
             for aggregate in group.not_member_of:
                 # If a host has several providers, the candidate search passes over those in a forbidden aggregate.
-                yield np.logical_not(np.logical_and(asked.flat, asked.in_aggregate(aggregate))), _inside(aggregate)
+                yield np.logical_not(np.logical_and(hosts.flat, hosts.in_aggregate(aggregate))), _inside(aggregate)
             if group.in_tree is not None:
-                yield asked.has_provider(group.in_tree), f"has no provider {group.in_tree}"
+                yield hosts.has_provider(group.in_tree), f"has no provider {group.in_tree}"
 
 
 def _outside(aggregates: Collection[str]) -> str:

@@ -15,7 +15,7 @@ class AvailabilityZoneFilter(ConditionsFilter):
         """Return the zone of ``host``."""
         return f"is in availability zone {host.availability_zone}"
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the host is in the zone."""
         if request.availability_zone is not None:
-            yield asked.in_zone(request.availability_zone)
+            yield hosts.in_zone(request.availability_zone)

@@ -33,10 +33,10 @@ class CapabilitiesFilter(ConditionsFilter):
         """Refuse a scoped extra spec with an unknown operator, or with missing operands."""
         list(_required(request))
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield for each extra spec whether it is met."""
         for _, path, required in _required(request):
-            yield asked.where_attribute(path, required)
+            yield hosts.where_attribute(path, required)
 
     def why(self, host: Host, request: RequestSpec) -> str:
         """Return the extra specs that ``host`` does not meet, with its attributes."""

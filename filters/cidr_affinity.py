@@ -36,16 +36,16 @@ class CidrAffinityFilter(ConditionsFilter):
         """Refuse an invalid address or prefix length."""
         _network(request)
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the host has an address in the network."""
         network = _network(request)
         if isinstance(network, ipaddress.IPv4Network):
             # Compare the addresses as numbers: this is done for all hosts at once, and the numbers are cached.
-            address = asked.number_from(_HOST_IP, _number_of_version_4)
+            address = hosts.number_from(_HOST_IP, _number_of_version_4)
             yield np.greater_equal(address, int(network.network_address))
             yield np.less_equal(address, int(network.broadcast_address))
         elif network is not None:
-            yield asked.where_attribute(_HOST_IP, partial(_is_within, network))
+            yield hosts.where_attribute(_HOST_IP, partial(_is_within, network))
 
 
 def _network(request: RequestSpec) -> Network | None:

@@ -17,21 +17,21 @@ class DestinationFilter(ReasonedFilter):
 
     reason = "is not where the request wants to go"
 
-    def reasoned(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Reasoned]:
+    def reasoned(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Reasoned]:
         """Yield for each of these fields whether the host meets it."""
         wanted = request.requested_destination or Destination()
         if request.ignore_hosts:
-            yield np.logical_not(asked.named(request.ignore_hosts)), "is one that the request leaves out"
+            yield np.logical_not(hosts.named(request.ignore_hosts)), "is one that the request leaves out"
         if request.force_hosts:
-            yield asked.named(request.force_hosts), "is none of the hosts that the request insists on"
+            yield hosts.named(request.force_hosts), "is none of the hosts that the request insists on"
         if request.force_nodes:
-            yield asked.nodes_named(request.force_nodes), "has none of the nodes that the request insists on"
+            yield hosts.nodes_named(request.force_nodes), "has none of the nodes that the request insists on"
         if wanted.host is not None:
-            yield asked.named((wanted.host,)), f"is not the host {wanted.host} that the request wants to go to"
+            yield hosts.named((wanted.host,)), f"is not the host {wanted.host} that the request wants to go to"
         if wanted.node is not None:
-            yield asked.nodes_named((wanted.node,)), f"has not the node {wanted.node} that the request wants to go to"
+            yield hosts.nodes_named((wanted.node,)), f"has not the node {wanted.node} that the request wants to go to"
         if wanted.cell is not None and not wanted.allow_cross_cell_move:
-            yield asked.in_cell(wanted.cell), "is in another cell than the request may go to"
+            yield hosts.in_cell(wanted.cell), "is in another cell than the request may go to"
 
     def why(self, host: Host, request: RequestSpec) -> str:
         """Return the reason of the first field that ``host`` does not meet."""

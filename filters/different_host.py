@@ -22,7 +22,7 @@ class DifferentHostFilter(ConditionsFilter):
         """Refuse a hint that is not a list of uuids."""
         instances_named(request, DIFFERENT_HOST)
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether none of the named servers is on the host."""
         if uuids := instances_named(request, DIFFERENT_HOST):
-            yield np.logical_not(asked.has_neighbour(uuids))
+            yield np.logical_not(hosts.has_neighbour(uuids))

@@ -53,10 +53,10 @@ class ImagePropertiesFilter(ConditionsFilter):
         _versions(request.image)
         _address_bits(request.image)
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the host has the combination, the version and the address bits that the image requires."""
         for path, will_do in self._needs(request):
-            yield asked.where_attribute(path, will_do)
+            yield hosts.where_attribute(path, will_do)
 
     def why(self, host: Host, request: RequestSpec) -> str:
         """Return the attributes of ``host`` that do not meet the image's requirements."""

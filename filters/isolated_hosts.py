@@ -31,9 +31,9 @@ class IsolatedHostsFilter(ConditionsFilter):
         ),
     )
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the host and the image are both isolated, or neither."""
-        isolated = asked.named(self.settings["isolated_hosts"])
+        isolated = hosts.named(self.settings["isolated_hosts"])
         if request.image.id in self.settings["isolated_images"]:
             yield isolated
         elif self.settings["restrict_isolated_hosts_to_isolated_images"]:

@@ -34,11 +34,11 @@ _COMPARISONS: Mapping[str, tuple[Comparison, Comparison]] = {
 _OPERATORS = (*_COMPARISONS, "in", "not", "and", "or")
 #: The values of every host that do not come from its driver, under Nova's names.
 _AMOUNTS: Mapping[str, Callable[[Host | HostView], Amount]] = {
-    "free_ram_mb": lambda asked: asked.free(MEMORY_MB),
-    "free_disk_mb": lambda asked: asked.free(DISK_GB) * 1024,
-    "vcpus_used": lambda asked: asked.used(VCPU),
-    "num_instances": lambda asked: asked.instances,
-    "num_io_ops": lambda asked: asked.io_ops,
+    "free_ram_mb": lambda hosts: hosts.free(MEMORY_MB),
+    "free_disk_mb": lambda hosts: hosts.free(DISK_GB) * 1024,
+    "vcpus_used": lambda hosts: hosts.used(VCPU),
+    "num_instances": lambda hosts: hosts.instances,
+    "num_io_ops": lambda hosts: hosts.io_ops,
 }
 #: The maximum nesting depth of a query: more than a query written by hand has.
 _DEEPEST = 32
@@ -62,10 +62,10 @@ class JsonQueryFilter(ConditionsFilter):
         """Refuse an invalid query."""
         _question(request)
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the query is true."""
         if (question := _question(request)) is not None:
-            yield question(asked)
+            yield question(hosts)
 
 
 def _question(request: RequestSpec) -> Question | None:
@@ -123,10 +123,10 @@ def _read(query: Any, path: str, deeper: int) -> Question:
 
 def _joined(name: str, questions: Sequence[Question]) -> Question:
     if name == "not":
-        return lambda asked: np.logical_not(questions[0](asked))
+        return lambda hosts: np.logical_not(questions[0](hosts))
     if name == "or":
-        return lambda asked: any_of(question(asked) for question in questions)
-    return lambda asked: _all_of(question(asked) for question in questions)
+        return lambda hosts: any_of(question(hosts) for question in questions)
+    return lambda hosts: _all_of(question(hosts) for question in questions)
 
 
 def _comparison(name: str, operands: Sequence[Any], path: str) -> Question:
@@ -154,7 +154,7 @@ def _comparison(name: str, operands: Sequence[Any], path: str) -> Question:
             raise _wrong(f"{path}[{place}]", f"{variable} is compared with numbers of at most 308 digits")
     amount = _AMOUNTS[known]
     join = any_of if name == "in" else _all_of
-    return lambda asked: join(map(partial(compare, amount(asked)), values))
+    return lambda hosts: join(map(partial(compare, amount(hosts)), values))
 
 
 def _comparison_of_attribute(name: str, compare: Comparison | None, values: Sequence[Any]) -> Question:
@@ -163,7 +163,7 @@ def _comparison_of_attribute(name: str, compare: Comparison | None, values: Sequ
     if compare is None:
         equal = frozenset(wanted)
         # A value of no kind equals none of them, and may have no hash.
-        return lambda asked: asked.where_attribute(
+        return lambda hosts: hosts.where_attribute(
             name, lambda found: (kind := _kind(found)) is not None and (kind, found) in equal
         )
 
@@ -172,7 +172,7 @@ def _comparison_of_attribute(name: str, compare: Comparison | None, values: Sequ
         kind = _kind(found)
         return kind is not None and all(kind is other and compare(found, value) for other, value in wanted)
 
-    return lambda asked: asked.where_attribute(name, holds)
+    return lambda hosts: hosts.where_attribute(name, holds)
 
 
 def _wrong(path: str, reason: str) -> errors.InvalidRequest:

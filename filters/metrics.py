@@ -26,7 +26,7 @@ class MetricsFilter(ConditionsFilter):
         """Return whether any metrics are required."""
         return bool(self.settings["required_metrics"])
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:  # noqa: ARG002
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:  # noqa: ARG002
         """Yield for each metric whether it is reported."""
         for name in self.settings["required_metrics"]:
-            yield np.isfinite(asked.number_from(f"metrics.{name}", measured))
+            yield np.isfinite(hosts.number_from(f"metrics.{name}", measured))

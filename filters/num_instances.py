@@ -26,12 +26,12 @@ class NumInstancesFilter(ConditionsFilter):
         ),
     )
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:  # noqa: ARG002
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:  # noqa: ARG002
         """Yield whether there is room for one more.
 
         :raises BadValue: a value of the metadata is not a number.
         """
-        yield np.less(asked.instances, asked.metadata_number(_MOST, self.settings[_MOST]))
+        yield np.less(hosts.instances, hosts.metadata_number(_MOST, self.settings[_MOST]))
 
     def why(self, host: Host, request: RequestSpec) -> str:  # noqa: ARG002
         """Return the number of servers on ``host``, and its limit."""

@@ -14,12 +14,12 @@ class ReasonedFilter(ConditionsFilter):
     """Passes hosts that meet all conditions, and names those that a host does not meet."""
 
     @abstractmethod
-    def reasoned(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Reasoned]:
+    def reasoned(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Reasoned]:
         """Yield the conditions, each with its reason."""
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield the conditions without their reasons."""
-        return (condition for condition, _ in self.reasoned(asked, request))
+        return (condition for condition, _ in self.reasoned(hosts, request))
 
     def why(self, host: Host, request: RequestSpec) -> str:
         """Return the reasons of the conditions that ``host`` does not meet."""

@@ -38,36 +38,36 @@ class ResourcesFilter(ConditionsFilter):
             reasons = ["has too few providers for groups that must not share one"]
         return "; ".join(reasons) or self.reason
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether each amount fits one provider, and whether the sum of each class fits all of them together."""
         for name, amounts in _by_class([request.resources, *_suffixed(request)]).items():
             for amount in set(amounts):
-                yield asked.fits(name, amount)
+                yield hosts.fits(name, amount)
             if len(amounts) > 1:
-                yield np.less_equal(sum(amounts), asked.room(name))
-        yield from _apart(asked, request)
+                yield np.less_equal(sum(amounts), hosts.room(name))
+        yield from _apart(hosts, request)
 
 
 def _suffixed(request: RequestSpec) -> list[Resources]:
     return [group.resources for suffix, group in request.groups.items() if suffix != UNSUFFIXED]
 
 
-def _apart(asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+def _apart(hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
     """Yield whether there are enough providers for the groups that must not share one."""
     if request.group_policy == "isolate":
-        yield from _isolated(asked, _suffixed(request))
+        yield from _isolated(hosts, _suffixed(request))
     for suffixes in request.apart:
-        yield from _isolated(asked, [request.groups[suffix].resources for suffix in set(suffixes)])
+        yield from _isolated(hosts, [request.groups[suffix].resources for suffix in set(suffixes)])
 
 
-def _isolated(asked: Host | HostView, groups: Sequence[Resources]) -> Iterator[Answer]:
+def _isolated(hosts: Host | HostView, groups: Sequence[Resources]) -> Iterator[Answer]:
     """Yield whether enough providers fit each amount, for groups that must each have a provider of their own."""
     if sum(map(bool, groups)) > 1:
-        yield np.logical_not(asked.flat)
+        yield np.logical_not(hosts.flat)
     for name, amounts in _by_class(groups).items():
         for amount, count in Counter(amounts).items():
             if count > 1:
-                yield np.greater_equal(asked.fitting(name, amount), count)
+                yield np.greater_equal(hosts.fitting(name, amount), count)
 
 
 def _by_class(groups: Sequence[Resources]) -> dict[str, list[int]]:

@@ -20,7 +20,7 @@ class SameHostFilter(ConditionsFilter):
         """Refuse a hint that is not a list of uuids."""
         instances_named(request, SAME_HOST)
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether one of the named servers is on the host; nothing for an empty hint."""
         if uuids := instances_named(request, SAME_HOST):
-            yield asked.has_neighbour(uuids)
+            yield hosts.has_neighbour(uuids)

@@ -23,7 +23,7 @@ class ServerGroupAffinityFilter(ConditionsFilter):
         """Return whether the request names an affinity group."""
         return request.server_group is not None and request.server_group.policy == "affinity"
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether no member is on another host."""
         if self.concerns(request):
-            yield np.equal(asked.group_members_elsewhere, 0)
+            yield np.equal(hosts.group_members_elsewhere, 0)

@@ -20,8 +20,8 @@ class ServerGroupAntiAffinityFilter(ConditionsFilter):
         """Return whether the request names an anti-affinity group."""
         return request.server_group is not None and request.server_group.policy == "anti-affinity"
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether there is room for one more member."""
         group = request.server_group
         if group is not None and self.concerns(request):
-            yield np.less(asked.group_members_here, group.max_server_per_host)
+            yield np.less(hosts.group_members_here, group.max_server_per_host)

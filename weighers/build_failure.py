@@ -13,6 +13,6 @@ class BuildFailureWeigher(FormulaWeigher):
 
     default_multiplier = 1_000_000.0
 
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
         """Return the number of failures, negated."""
-        return 0.0 - asked.failed_builds
+        return 0.0 - hosts.failed_builds

@@ -8,6 +8,6 @@ from weighers.formula import FormulaWeigher
 class CpuWeigher(FormulaWeigher):
     """Weighs a host by its free virtual CPUs: the more the better; a negative multiplier fills hosts up instead."""
 
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
         """Return the free virtual CPUs; 0 without inventory."""
-        return asked.free(VCPU)
+        return hosts.free(VCPU)

@@ -17,7 +17,7 @@ class CrossCellWeigher(FormulaWeigher):
         wanted = request.requested_destination
         return wanted is not None and wanted.cell is not None and wanted.allow_cross_cell_move
 
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:
         """Return 1 for the server's own cell, -1 for another one."""
         wanted = request.requested_destination
-        return np.where(asked.in_cell((wanted and wanted.cell) or ""), 1.0, -1.0)
+        return np.where(hosts.in_cell((wanted and wanted.cell) or ""), 1.0, -1.0)

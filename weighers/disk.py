@@ -8,6 +8,6 @@ from weighers.formula import FormulaWeigher
 class DiskWeigher(FormulaWeigher):
     """Weighs a host by its free disk: the more the better; a negative multiplier fills hosts up instead."""
 
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
         """Return the free disk; 0 without inventory."""
-        return asked.free(DISK_GB)
+        return hosts.free(DISK_GB)

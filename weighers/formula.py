@@ -12,8 +12,8 @@ class FormulaWeigher(Weigher):
     """Weighs a host by one formula; hosts of a request that does not concern the weigher score 0."""
 
     @abstractmethod
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:
-        """Return the score of one host or of each host, depending on ``asked``; a number is the score of all."""
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:
+        """Return the score of one host, or of each host of the view of all; a number is the score of all."""
 
     def weigh(self, host: Host, request: RequestSpec) -> float:
         """Return the score of ``host``."""

@@ -19,9 +19,9 @@ class HypervisorVersionWeigher(FormulaWeigher):
     A host without a valid version comes last.
     """
 
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
         """Return the version as a number."""
-        return asked.number_from(_ATTRIBUTE, _as_number)
+        return hosts.number_from(_ATTRIBUTE, _as_number)
 
 
 def _as_number(version: Any) -> float:

@@ -43,11 +43,11 @@ class ImagePropertiesWeigher(FormulaWeigher):
         """Return whether the image has a property that counts."""
         return any(True for _ in self._counted(request))
 
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:
         """Return the weighted number of image properties that the servers on a host have in common with the request."""
         counted: Amount = 0.0
         for name, value, ratio in self._counted(request):
-            counted = np.add(counted, np.multiply(ratio, asked.servers_with(name, value)))
+            counted = np.add(counted, np.multiply(ratio, hosts.servers_with(name, value)))
         return counted
 
     def _counted(self, request: RequestSpec) -> Iterator[tuple[str, str, float]]:

@@ -10,6 +10,6 @@ class IoOpsWeigher(FormulaWeigher):
 
     default_multiplier = -1.0
 
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
         """Return the number of such servers."""
-        return asked.io_ops
+        return hosts.io_ops

@@ -57,11 +57,11 @@ class MetricsWeigher(FormulaWeigher):
         """Return whether any metrics count."""
         return bool(self._ratios)
 
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
         """Return the sum of the metrics; NaN where a required one is not reported."""
         total: float | FloatArray = 0.0
         for name, ratio in self._ratios.items():
-            total = total + ratio * asked.number_from(f"metrics.{name}", measured)
+            total = total + ratio * hosts.number_from(f"metrics.{name}", measured)
         # The sum is NaN if one of the metrics is.
         found: Amount = np.where(np.isnan(total), self._unavailable, total)
         return found

@@ -10,6 +10,6 @@ class NumInstancesWeigher(FormulaWeigher):
 
     default_multiplier = 0.0
 
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
         """Return the number of servers."""
-        return asked.instances
+        return hosts.instances

@@ -17,15 +17,15 @@ class PackingWeigher(FormulaWeigher):
     ``moorage bench packing``.
     """
 
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:
         """Return the mean share, minus the penalty of an empty host."""
         amounts = request.resource_request.totals()
         shares: Amount = 0.0
         for name, amount in sorted(amounts.items()):
             # Avoid a division by zero. The weight of a host without this class does not matter: it cannot serve.
-            capacity = np.maximum(asked.capacity(name), 1.0)
-            shares = shares + np.minimum((asked.used(name) + amount) / capacity, 1.0)
+            capacity = np.maximum(hosts.capacity(name), 1.0)
+            shares = shares + np.minimum((hosts.used(name) + amount) / capacity, 1.0)
         # Every server has memory. Another class may come from a shared pool, which servers of other hosts use, too.
-        opening = np.equal(asked.used(MEMORY_MB), 0) * _OPENING
+        opening = np.equal(hosts.used(MEMORY_MB), 0) * _OPENING
         fullness: Amount = shares / max(len(amounts), 1) - opening
         return fullness

@@ -31,12 +31,12 @@ class PciWeigher(FormulaWeigher):
         ),
     )
 
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
         """Return 100 for a host without a free device, 1 for a host with 99 or more."""
         free: Amount = 0.0
         # Sort, because a sum of floats depends on the order.
-        for name in sorted(self._counted(asked.resource_classes)):
-            free = np.add(free, asked.room(name))
+        for name in sorted(self._counted(hosts.resource_classes)):
+            free = np.add(free, hosts.room(name))
         return np.subtract(_MOST, np.minimum(free, _MOST - 1))
 
     def _counted(self, names: Iterable[str]) -> list[str]:

@@ -8,6 +8,6 @@ from weighers.formula import FormulaWeigher
 class RamWeigher(FormulaWeigher):
     """Weighs a host by its free memory: the more the better; a negative multiplier fills hosts up instead."""
 
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
         """Return the free memory; 0 without inventory."""
-        return asked.free(MEMORY_MB)
+        return hosts.free(MEMORY_MB)

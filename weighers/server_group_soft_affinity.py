@@ -16,6 +16,6 @@ class ServerGroupSoftAffinityWeigher(FormulaWeigher):
         """Return whether the request names a soft-affinity group."""
         return request.server_group is not None and request.server_group.policy == "soft-affinity"
 
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
         """Return the number of other members."""
-        return asked.group_members_here
+        return hosts.group_members_here

@@ -18,6 +18,6 @@ class ServerGroupSoftAntiAffinityWeigher(FormulaWeigher):
         """Return whether the request names a soft-anti-affinity group."""
         return request.server_group is not None and request.server_group.policy == "soft-anti-affinity"
 
-    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
         """Return the number of other members, negated."""
-        return np.subtract(0.0, asked.group_members_here)
+        return np.subtract(0.0, hosts.group_members_here)

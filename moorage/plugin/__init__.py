@@ -89,10 +89,12 @@ class ConditionsFilter(Filter):
     """A filter by conditions that are written once for one host and for all hosts."""
 
     @abstractmethod
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterable[Answer]:
-        """Yield the conditions that must all be true, for one host or for each host, depending on ``asked``.
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterable[Answer]:
+        """Yield the conditions that must all be true.
 
-        Combine them with ``np.logical_not`` and similar functions, which accept both.
+        Combine them with ``np.logical_not`` and similar functions, which accept both forms.
+
+        :param hosts: one host, or the view of all hosts.
         """
 
     def passes(self, host: Host, request: RequestSpec) -> bool:

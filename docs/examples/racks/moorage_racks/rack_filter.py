@@ -34,10 +34,10 @@ class RackFilter(ConditionsFilter):
         if _HINT in request.scheduler_hints and not _racks(request):
             raise InvalidRequest(path="$.scheduler_hints.rack", reason="it names no rack")
 
-    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+    def conditions(self, hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the host's rack is one of them."""
         if racks := _racks(request):
-            yield asked.where_attribute(self.settings["rack_attribute"], lambda rack: rack in racks)
+            yield hosts.where_attribute(self.settings["rack_attribute"], lambda rack: rack in racks)
 
     def why(self, host: Host, request: RequestSpec) -> str:  # noqa: ARG002
         """Return in which rack the host is."""
