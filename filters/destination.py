@@ -28,8 +28,9 @@ class DestinationFilter(ReasonedFilter):
             yield hosts.nodes_named(request.force_nodes), "has none of the nodes that the request insists on"
         if wanted.host is not None:
             yield hosts.named((wanted.host,)), f"is not the host {wanted.host} that the request wants to go to"
-        if wanted.node is not None:
-            yield hosts.nodes_named((wanted.node,)), f"has not the node {wanted.node} that the request wants to go to"
+        for node in (wanted.node, wanted.node_uuid):
+            if node is not None:
+                yield hosts.nodes_named((node,)), f"has not the node {node} that the request wants to go to"
         if wanted.cell is not None and not wanted.allow_cross_cell_move:
             yield hosts.in_cell(wanted.cell), "is in another cell than the request may go to"
 

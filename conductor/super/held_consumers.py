@@ -11,13 +11,13 @@ from moorage.model import Destination, RequestSpec
 _SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
 
-def node_of(placement: AcknowledgingClient, uuid: str, spec: RequestSpec, *, instances: int, tried: str | None) -> str:
+def node_of(placement: AcknowledgingClient, uuid: str, spec: RequestSpec, *, instances: int) -> str:
     """Return the uuid of the compute node of a consumer's allocations, if its instance can be built there.
 
     Its provider may have another name than the node.
 
+    :param spec: the request that was refused.
     :param instances: the number of instances of the request, which has the same destination for all of them.
-    :param tried: the node that was requested before, if any.
     :raises InvalidState: the instance cannot be built there, with the reason.
     :raises Unavailable: the placement role does not answer.
     """
@@ -32,7 +32,7 @@ def node_of(placement: AcknowledgingClient, uuid: str, spec: RequestSpec, *, ins
         raise _refused(uuid, f"it has allocations on nodes {', '.join(nodes)}; a server has one node")
     if instances > 1:
         raise _refused(uuid, f"it has allocations on node {nodes[0]}: order a build of this instance alone")
-    if tried is not None or spec.force_hosts or spec.force_nodes or spec.requested_destination:
+    if spec.force_hosts or spec.force_nodes or spec.requested_destination:
         raise _refused(uuid, f"it has allocations on node {nodes[0]}, and is to be built elsewhere")
     return uuids[nodes[0]]
 
@@ -57,9 +57,14 @@ def why_kept(placement: AcknowledgingClient, uuid: str) -> str | None:
     return f"the allocations of consumer {uuid} by claim {consumer.claim_id} are not those of this instance, and stay"
 
 
-def on_node(spec: RequestSpec, node: str | None) -> RequestSpec:
-    """Return a request restricted to a node, or the request itself if ``node`` is null."""
-    return spec if node is None else structs.replace(spec, requested_destination=Destination(node=node))
+def on_node(spec: RequestSpec, node_uuid: str | None, node: str | None = None) -> RequestSpec:
+    """Return a request restricted to a node, or the request itself if no node is given.
+
+    :param node: the name of the node, in the records of earlier versions.
+    """
+    if node_uuid is None and node is None:
+        return spec
+    return structs.replace(spec, requested_destination=Destination(node_uuid=node_uuid, node=node))
 
 
 def _refused(uuid: str, why: str) -> errors.InvalidState:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, structs
 
@@ -100,8 +100,12 @@ class Destination(Value, frozen=True, kw_only=True):
     With ``allow_cross_cell_move`` the cell is the server's present one, and other cells are allowed too (Nova's term).
     """
 
+    since: ClassVar = {"node_uuid": "1.9"}
     host: Name | None = None
+    #: The name of a node. Its uuid is found too, but only by schedulers of version 1.9 and later.
     node: Name | None = None
+    #: The compute node of the host.
+    node_uuid: Uuid | None = None
     cell: Uuid | None = None
     allow_cross_cell_move: bool = False
 

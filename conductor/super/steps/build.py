@@ -53,7 +53,8 @@ class SelectStep(Value, frozen=True, kw_only=True):
     #: The number of alternates, as configured when the build was ordered, so that a repeated request has the same
     #: content. Null in the records of earlier versions.
     num_alternates: int | None = None
-    #: The compute node (uuid; formerly its name) of which an instance has allocations: it can be placed only there.
+    #: The compute node of which an instance has allocations: it can be placed only there. Earlier versions named it.
+    node_uuid: Uuid | None = None
     node: Name | None = None
 
 
@@ -83,12 +84,13 @@ class SuperBuilds(SuperPart):
             lambda connection: super_records.spec_of(connection, operation.uuid)
         )
         alternates = self._super.options.max_attempts - 1 if payload.num_alternates is None else payload.num_alternates
+        asked = on_node(spec, payload.node_uuid, payload.node)
         # A retry of this step sends the same request under the same id: the scheduler repeats its answer.
         try:
             answer = yield from self._super.scheduling.selecting(
                 operation,
                 payload.number,
-                on_node(spec, payload.node),
+                asked,
                 payload.instance_uuids,
                 alternates,
                 generations=payload.generations,
@@ -100,7 +102,7 @@ class SuperBuilds(SuperPart):
             if conflict_policy.is_placed(conflict):
                 # The generations agree, but the consumer has a claim, or allocations on another host than the chosen
                 # one.
-                return self._on_its_node(payload, spec, conflict)
+                return self._on_its_node(payload, asked, conflict)
             return partial(self._refused, payload=payload, fault=conflict)
         except errors.MoorageError as fault:
             return self._not_selected(operation, payload, fault)
@@ -116,13 +118,11 @@ class SuperBuilds(SuperPart):
         """Restrict the next request to the one host on which an instance has allocations already, or fail the build."""
         uuid = conflict.consumer_uuid
         try:
-            instances = len(payload.instance_uuids)
-            placement = self._super.placement_afterwards
-            node = node_of(placement, uuid, spec, instances=instances, tried=payload.node)
+            node = node_of(self._super.placement_afterwards, uuid, spec, instances=len(payload.instance_uuids))
         except errors.InvalidState as refusal:
             return partial(self._refused, payload=payload, fault=refusal)
         LOG.info("Instance %s has allocations on compute node %s, and is placed there", uuid, node)
-        following = structs.replace(_following(payload, payload.instance_uuids), node=node)
+        following = structs.replace(_following(payload, payload.instance_uuids), node_uuid=node)
         return lambda _connection: Next("select", following)
 
     def _doubt(self, operation: Operation, payload: SelectStep) -> SelectStep:

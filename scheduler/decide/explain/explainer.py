@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec import structs
 
-from moorage.model import Explanation, FilterCount, Miss, RankedHost, RequestSpec
+from moorage.model import Destination, Explanation, FilterCount, Miss, RankedHost, RequestSpec
 from moorage.plugin import Host
 from scheduler.decide import funnel as funnels
 from scheduler.decide.explain.nearest_misses import NearestMisses
@@ -129,9 +129,9 @@ class Explainer:
         names, spec = self._view.names, self._request
         hosts, nodes = list(self._named), []
         if self._trace.chosen is None:
-            wanted = spec.requested_destination
-            hosts += [*spec.force_hosts, *((wanted.host,) if wanted and wanted.host else ())]
-            nodes = [*spec.force_nodes, *((wanted.node,) if wanted and wanted.node else ())]
+            wanted = spec.requested_destination or Destination()
+            hosts += [*spec.force_hosts, *((wanted.host,) if wanted.host else ())]
+            nodes = [*spec.force_nodes, *(node for node in (wanted.node, wanted.node_uuid) if node)]
         rows = {name: names.by_host.get(name.casefold(), []) for name in hosts}
         rows |= {name: names.by_node.get(name.casefold(), []) for name in nodes if name not in rows}
         return dict(list(rows.items())[:_NAMED_HOSTS])

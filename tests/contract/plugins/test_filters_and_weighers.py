@@ -96,6 +96,10 @@ def test_destination_keeps_the_hosts_nodes_and_cells_that_the_request_names() ->
     assert left("destination", view, force_hosts=("host0", "host1"), force_nodes=("NODE1",)) == ["host1"]
     assert left("destination", view, requested_destination=Destination(host="HOST2")) == ["host2"]
     assert left("destination", view, requested_destination=Destination(host="host2", node="node1")) == []
+    uuid = view.hosts[1].compute_node_uuid
+    assert left("destination", view, requested_destination=Destination(node=uuid)) == ["host1"]
+    assert left("destination", view, requested_destination=Destination(node_uuid=uuid)) == ["host1"]
+    assert left("destination", view, requested_destination=Destination(node="node2", node_uuid=uuid)) == []
     assert left("destination", view, requested_destination=Destination(cell=CELLS[1])) == ["host1"]
     assert left("destination", view, requested_destination=Destination()) == ["host0", "host1", "host2"]
 

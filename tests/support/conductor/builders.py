@@ -107,6 +107,8 @@ class FakeScheduler:
         """Return the possible hosts for a request, the best first."""
         wanted = message.request_spec.requested_destination
         hosts = list(self.hosts) if wanted is None or wanted.host is None else [wanted.host]
+        if wanted is not None and wanted.node_uuid is not None:
+            hosts = [host for host in hosts if node(host) == wanted.node_uuid]
         if message.move is not None and message.move.kind != "resize":
             source = self.placement.held.get(message.instance_uuids[0])
             hosts = [host for host in hosts if source is None or node(host) != source.root]

@@ -196,6 +196,7 @@ _destinations = st.builds(
     Destination,
     host=st.none() | names,
     node=st.none() | names,
+    node_uuid=st.none() | _compute_nodes,
     cell=st.none() | st.sampled_from([*CELLS, "00000000-0000-0000-0000-000000000000"]),
     allow_cross_cell_move=st.booleans(),
 )

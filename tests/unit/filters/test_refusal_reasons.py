@@ -60,6 +60,10 @@ def test_missing_and_forbidden_aggregates_and_trees_are_named(asked: dict[str, A
             "has not the node node1 that the request wants to go to",
         ),
         (
+            {"requested_destination": Destination(host="host0", node="node0", node_uuid=OTHER)},
+            f"has not the node {OTHER} that the request wants to go to",
+        ),
+        (
             {"requested_destination": Destination(cell=derived("tests", "cell"))},
             "is in another cell than the request may go to",
         ),

@@ -65,11 +65,13 @@ def test_nearest_misses_are_named_even_if_hosts_with_room_were_removed(rig: Rig)
 def test_a_refusal_explains_each_named_host(rig: Rig) -> None:
     rig.add_hosts([1, 2])
     scheduler = rig.scheduler()
-    wanted = Destination(host="Host1", node="nothing")
+    nowhere = "00000000-0000-0000-0000-000000000000"
+    wanted = Destination(host="Host1", node="nothing", node_uuid=nowhere)
     named = explanation(refusal(scheduler, select("r1", requested_destination=wanted))).named_hosts
     assert named == {
         "Host1": "has not the node nothing that the request wants to go to",
         "nothing": "is not known",
+        nowhere: "is not known",
     }
 
 

@@ -1,14 +1,14 @@
-"""Test builds of instances whose consumers are placed already."""
+"""Test builds of instances whose consumers are placed already, or have allocations on a node."""
 
 import threading
 
-from support.conductor.builders import node
+from support.conductor.builders import FakeScheduler, node
 from support.conductor.moving_world import MovingPlacement, MovingWorld
 
-from moorage import ids
+from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.messages import GetAllocations
-from moorage.model import Consumer
+from moorage.messages import GetAllocations, SelectDestinations
+from moorage.model import Consumer, Destination, Selection
 
 
 class HeldUpPlacement(MovingPlacement):
@@ -50,3 +50,66 @@ def test_a_build_that_the_scheduler_has_answered_does_not_ask_it_again_because_t
     # A step that begins again sends its request again.
     sent = [message.request_id for message in world.scheduler.requests]
     assert len(set(sent)) == len(sent) == 2
+
+
+class HeldOnHostA(FakeScheduler):
+    """Prefers host `b`; existing consumers have allocations on host `a`, and a claim on another host is refused."""
+
+    def claim(self, message: SelectDestinations, uuid: str, host: str) -> str:
+        generation = message.consumer_generations.get(uuid)
+        if generation is not None and host != "a":
+            raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=generation, found=generation)
+        return super().claim(message, uuid, host)
+
+
+class FormerSelectDestinations(SelectDestinations, frozen=True, kw_only=True):
+    """The message as a former release serves it."""
+
+    method = "select_destinations"
+
+    @classmethod
+    def newest_version(cls) -> str:
+        return "1.7"
+
+
+class FormerScheduler(HeldOnHostA):
+    """A scheduler of a former release, which finds nodes only by their names."""
+
+    @serves(FormerSelectDestinations)
+    def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
+        return super().select_destinations(message)
+
+    def chosen(self, message: SelectDestinations) -> list[str]:
+        wanted = message.request_spec.requested_destination
+        if wanted is not None and wanted.node not in (None, *self.hosts):
+            raise errors.NoValidHost(
+                instances=1, summary="3 not where the request wants to go", explanation={"hosts": 3}
+            )
+        return super().chosen(message)
+
+
+def build_on_host_a(world: MovingWorld, scheduler: FakeScheduler) -> str:
+    """Order an instance whose consumer has allocations on host `a`; return its uuid."""
+    world.replace(scheduler).hosts = ["b", "a", "c"]
+    uuid = ids.fresh()
+    world.placement.put_beside(uuid, node("a"), VGPU=1)
+    world.build(uuid)
+    return uuid
+
+
+def test_an_instance_is_built_on_the_node_of_its_consumers_allocations_which_is_requested_by_uuid(
+    world: MovingWorld,
+) -> None:
+    uuid = build_on_host_a(world, HeldOnHostA(world.placement))
+
+    assert world.becomes(uuid, "active").host == "a"
+    wanted = [message.request_spec.requested_destination for message in world.scheduler.requests]
+    assert wanted == [None, None, Destination(node_uuid=node("a"))]
+
+
+def test_a_former_scheduler_refuses_the_version_of_a_request_for_a_node_by_its_uuid(world: MovingWorld) -> None:
+    uuid = build_on_host_a(world, FormerScheduler(world.placement))
+
+    reason = world.becomes(uuid, "error").reason
+    assert "select_destinations is not served on scheduler at version 1.9" in str(reason)
+    assert world.placement.foreign[uuid] == {(node("a"), "VGPU"): 1}, "they stay"

@@ -169,6 +169,8 @@ def test_a_field_of_a_nested_value_may_raise_the_version_of_one_message() -> Non
 
     assert asked(cell=CELLS[0]) == "1.0"
     assert asked(cell=CELLS[0], allow_cross_cell_move=True) == "1.4"
+    assert asked(node="node1") == "1.0"
+    assert asked(node_uuid=UUID) == "1.9"
 
 
 @pytest.mark.parametrize(
