@@ -8,6 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 
+#: The greatest number: sums of products of such numbers with weights stay finite.
+_GREATEST = 1e100
+
+
 class BadValue(ValueError):
     """A value from an operator or a driver is not valid for a plug-in; the text names it, for the operator."""
 
@@ -42,9 +46,9 @@ def paths(attributes: Mapping[str, Any], before: str = "") -> Iterator[str]:
 
 
 def number(name: str, value: Any, absent: float) -> float:
-    """Return a value as a finite number; ``absent`` for None.
+    """Return a value as a number from -1e100 to 1e100; ``absent`` for None.
 
-    :raises BadValue: the value is not a number.
+    :raises BadValue: the value is not such a number.
     """
     if value is None:
         return absent
@@ -54,6 +58,8 @@ def number(name: str, value: Any, absent: float) -> float:
         found = math.nan
     if not math.isfinite(found):
         raise BadValue(f"{name} is {value!r:.60}, which is no number")
+    if abs(found) > _GREATEST:
+        raise BadValue(f"{name} is {value!r:.60}, which is not between -{_GREATEST} and {_GREATEST}")
     return found
 
 

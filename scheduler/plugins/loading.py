@@ -1,7 +1,6 @@
 """Load filters, weighers and request filters by name from their entry points, in the configured order."""
 
 import logging
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,8 @@ from stevedore.named import NamedExtensionManager
 from moorage import errors
 from moorage.config import unknown
 from moorage.config.options import in_words
-from moorage.plugin import Filter, RequestFilter, Weigher
+from moorage.plugin import BadValue, Filter, RequestFilter, Weigher
+from moorage.plugin.attributes import number
 from scheduler.plugins.watch import PluginWatchdog
 
 LOG = logging.getLogger(__name__)
@@ -73,9 +73,11 @@ def load_weighers(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Weighted]:
     loaded = []
     for name, plugin, settings in _loaded(conf, _WEIGHER, names):
         option = _multiplier_option(name, type(plugin))
-        if not math.isfinite(settings[option.dest]):
-            raise errors.ConfigurationError(reason=f"[weighers] {option.name} is not a finite number")
-        loaded.append(Weighted(name, plugin, settings[option.dest]))
+        try:
+            multiplier = number(f"[weighers] {option.name}", settings[option.dest], 0.0)
+        except BadValue as fault:
+            raise errors.ConfigurationError(reason=str(fault)) from fault
+        loaded.append(Weighted(name, plugin, multiplier))
     return loaded
 
 

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
+from support.scheduler.aggregate_builders import Aggregates
 from support.scheduler.builders import CELLS, by_number, funnel, select
 from support.scheduler.rig import Rig, node_uuid
 
@@ -269,6 +270,18 @@ def test_a_repeated_request_gets_its_answer_from_a_scheduler_whose_plug_in_is_br
     assert broken.select(select("r1")) == answer
     with pytest.raises(errors.BrokenPlugin):
         broken.select(select("r2"))
+
+
+def test_a_request_claims_nothing_if_the_sum_of_its_weights_could_be_infinite(rig: Rig) -> None:
+    rig.add_hosts([1, 2])
+    scheduler = rig.scheduler()
+    scheduler.select(select("r1"))
+    # Aggregates of former releases may have such multipliers.
+    huge = {"cpu_weight_multiplier": "1e308", "disk_weight_multiplier": "1e308"}
+    Aggregates(rig).create("huge", "host1", "host2", **huge)
+    with pytest.raises(errors.BadPluginValue, match="aggregate metadata cpu_weight_multiplier is '1e308'"):
+        scheduler.select(select("r2"))
+    assert len(rig.audit().holders) == 1
 
 
 def test_the_same_request_at_many_schedulers_at_once_is_one_claim(rig: Rig) -> None:

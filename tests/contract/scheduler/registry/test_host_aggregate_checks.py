@@ -34,7 +34,7 @@ def test_the_same_request_creates_one_aggregate(rig: Rig, aggregates: Aggregates
     assert aggregates.listed() == ["one"]
 
 
-@pytest.mark.parametrize("value", ["much", "", "nan", "1e999"])
+@pytest.mark.parametrize("value", ["much", "", "nan", "1e999", "1e308"])
 def test_metadata_that_a_plugin_reads_as_a_number_must_be_a_number(aggregates: Aggregates, value: str) -> None:
     before = aggregates.create("one", ram_weight_multiplier="-2.5")
     with pytest.raises(errors.InvalidRequest) as caught:

@@ -74,7 +74,7 @@ def test_a_weigher_that_is_enabled_only_for_an_infeasible_host_is_not_asked() ->
     assert not weigher.asked
 
 
-@pytest.mark.parametrize("value", ["much", "", "nan", "inf"])
+@pytest.mark.parametrize("value", ["much", "", "nan", "inf", "1e308", "-2e100"])
 def test_an_error_names_a_multiplier_that_is_not_a_number_and_its_weigher(value: str) -> None:
     with pytest.raises(errors.BrokenPlugin) as caught:
         weights(1.0, with_metadata(0), with_metadata(1, "1", value))

@@ -83,7 +83,11 @@ def test_two_packages_that_bring_a_plugin_of_one_name_are_refused(install: Insta
         load_filters(options.new(), ["rack"])
 
 
-def test_a_multiplier_is_a_finite_number(tmp_path: Path) -> None:
-    conf = from_text(tmp_path, "[weighers]\nram_weight_multiplier = nan\n")
-    with pytest.raises(errors.ConfigurationError, match="ram_weight_multiplier is not a finite number"):
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [("nan", "is nan, which is no number"), ("-1e308", r"is -1e\+308, which is not between -1e\+100 and 1e\+100")],
+)
+def test_a_multiplier_is_a_number_whose_sums_are_finite(tmp_path: Path, value: str, sentence: str) -> None:
+    conf = from_text(tmp_path, f"[weighers]\nram_weight_multiplier = {value}\n")
+    with pytest.raises(errors.ConfigurationError, match=rf"\[weighers\] ram_weight_multiplier {sentence}"):
         load_weighers(conf, ["ram"])
