@@ -257,10 +257,14 @@ def check(conf: cfg.ConfigOpts, files: Sequence[Path] | None = None) -> None:
     for group, listed in unknown.registered(conf):
         for option in listed:
             if written is None or (group in GROUPS and (group, option.dest) in written):
-                _check_value(conf, group, option)
+                checked(conf, group, option)
 
 
-def _check_value(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> None:
+def checked(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> Any:
+    """Return the value of a registered option.
+
+    :raises ConfigurationError: see :func:`check`.
+    """
     named = f"Value for option [{group}] {option.dest}"
     try:
         value = conf[option.dest] if group == "DEFAULT" else conf[group][option.dest]
@@ -275,6 +279,7 @@ def _check_value(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> None:
     where = conf.get_location(option.dest, None if group == "DEFAULT" else group)
     if where and where.location.is_user_controlled and (wrong := _what_is_wrong(option, value)):
         raise errors.ConfigurationError(reason=f"{named} in {where.detail} is not valid: {wrong}")
+    return value
 
 
 def _what_is_wrong(option: cfg.Opt, value: object) -> str:

@@ -11,7 +11,7 @@ from stevedore.named import NamedExtensionManager
 
 from moorage import errors
 from moorage.config import unknown
-from moorage.config.options import in_words
+from moorage.config.options import checked
 from moorage.plugin import BadValue, Filter, RequestFilter, Weigher
 from moorage.plugin.attributes import number
 from scheduler.plugins.watch import PluginWatchdog
@@ -253,6 +253,6 @@ def _within(seconds: float, plugin: str, source: str, work: Callable[[], T]) -> 
 def _settings(conf: cfg.ConfigOpts, group: str, name: str, options: Sequence[cfg.Opt]) -> dict[str, Any]:
     try:
         conf.register_opts(options, group=group)
-        return {option.dest: conf[group][option.dest] for option in options}
-    except (cfg.Error, ValueError) as fault:
-        raise errors.ConfigurationError(reason=f"the options of {name} in [{group}]: {in_words(fault)}") from fault
+    except cfg.Error as fault:
+        raise errors.ConfigurationError(reason=f"the options of {name} in [{group}]: {fault}") from fault
+    return {option.dest: checked(conf, group, option) for option in options}

@@ -8,7 +8,9 @@ from support.scheduler.installed_packages import Install
 
 from moorage import errors
 from moorage.config import options
+from scheduler.decide.plugin_failures import FailureCounts
 from scheduler.plugins.loading import load_filters, load_request_filters, load_weighers, numeric_metadata
+from scheduler.policy import SchedulingPolicy
 
 _MODULE = """
 from moorage.plugin import Filter, RequestFilter, Weigher
@@ -83,11 +85,29 @@ def test_two_packages_that_bring_a_plugin_of_one_name_are_refused(install: Insta
         load_filters(options.new(), ["rack"])
 
 
-@pytest.mark.parametrize(
-    ("value", "sentence"),
-    [("nan", "is nan, which is no number"), ("-1e308", r"is -1e\+308, which is not between -1e\+100 and 1e\+100")],
-)
-def test_a_multiplier_is_a_number_whose_sums_are_finite(tmp_path: Path, value: str, sentence: str) -> None:
-    conf = from_text(tmp_path, f"[weighers]\nram_weight_multiplier = {value}\n")
-    with pytest.raises(errors.ConfigurationError, match=rf"\[weighers\] ram_weight_multiplier {sentence}"):
+def test_a_multiplier_is_a_number_whose_sums_are_finite(tmp_path: Path) -> None:
+    conf = from_text(tmp_path, "[weighers]\nram_weight_multiplier = -1e308\n")
+    sentence = r"\[weighers\] ram_weight_multiplier is -1e\+308, which is not between -1e\+100 and 1e\+100"
+    with pytest.raises(errors.ConfigurationError, match=sentence):
         load_weighers(conf, ["ram"])
+
+
+@pytest.mark.parametrize(
+    ("enabling", "group", "option", "value", "wrong"),
+    [
+        ("enabled_filters = +num_instances", "filters", "max_instances_per_host", "", "it is empty"),
+        ("enabled_filters = +io_ops", "filters", "max_io_ops_per_host", "9" * 400, "it is more than "),
+        ("enabled_weighers = +metrics", "weighers", "metrics_required", "", "Unexpected boolean value"),
+        ("enabled_weighers = +metrics", "weighers", "metrics_weight_of_unavailable", "nan", "it is not finite"),
+        ("", "weighers", "ram_weight_multiplier", "", "it is empty"),
+        ("", "weighers", "ram_weight_multiplier", "inf", "it is not finite"),
+    ],
+)
+def test_a_policy_is_refused_if_an_option_of_a_plugin_is_empty_or_no_usable_number(
+    enabling: str, group: str, option: str, value: str, wrong: str, tmp_path: Path
+) -> None:
+    conf = from_text(tmp_path, f"[scheduler]\n{enabling}\n[{group}]\n{option} = {value}\n")
+    with pytest.raises(errors.ConfigurationError) as caught:
+        SchedulingPolicy.load(conf, FailureCounts())
+    named = f"Value for option [{group}] {option} in {tmp_path / 'moorage.conf'} is not valid: "
+    assert named + wrong in str(caught.value)
