@@ -20,6 +20,7 @@ from oslo_config import cfg
 
 from moorage import errors, metrics
 from moorage.bus.bus import serves
+from moorage.config.options import main_database, required
 from moorage.messages import ShowPolicy, wire
 from moorage.model.inspection import PluginUse, PolicyState, RefusedReload
 from moorage.plugin import Filter, RequestFilter, Weigher
@@ -140,6 +141,9 @@ class ActivePolicy:
             before = self._policy.described.fingerprint
             try:
                 conf = reread()
+                # An empty or truncated file is valid and has the default policy, but no service can start with it.
+                required(conf, "DEFAULT", "transport_url")
+                main_database(conf)
                 policy = SchedulingPolicy.load(conf, self._failure_counts, self._watch)
                 needs_restart = _differing(self._started_with, _values(conf))
             except errors.UnknownPlugin as fault:

@@ -174,6 +174,18 @@ def test_an_invalid_configuration_is_refused_as_a_whole_and_the_policy_stays(
     assert configured.policy().refused is None
 
 
+@pytest.mark.parametrize("lines", [0, 2], ids=["empty", "truncated after the broker"])
+def test_an_empty_or_truncated_file_is_refused(configured: Configured, lines: int) -> None:
+    service = configured.start()
+    before = configured.policy()
+    file = configured.file("one")
+    file.write_text("\n".join(file.read_text().splitlines()[:lines]))
+    service.reload()
+    after = configured.policy()
+    assert (after.fingerprint, after.filters, after.weighers) == (before.fingerprint, before.filters, before.weighers)
+    assert f"is not set in {file}" in after.refused.reason
+
+
 def test_options_that_need_a_restart_are_named(configured: Configured, caplog: pytest.LogCaptureFixture) -> None:
     service = configured.start()
     configured.write("one", {**OTHER, "rpc": {"threads": "3"}, "conductor": {"connection": "sqlite:///secret"}})
