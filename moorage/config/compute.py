@@ -24,7 +24,12 @@ COMPUTE = [
     ),
     cfg.StrOpt("driver", default="fake", help="The compute driver, by the name of its entry point."),
     cfg.FloatOpt(
-        "report_interval", default=5.0, min=0.05, help="Seconds between two reports of the agent's hosts to its cell."
+        "report_interval",
+        default=5.0,
+        min=0.05,
+        help="Seconds between two reports of the agent's hosts to its cell, at most a third of [scheduler] "
+        "host_down_after. To raise it further, raise host_down_after for all services, and set both in the file of "
+        "each agent: an agent compares them.",
     ),
     cfg.IntOpt("workers", default=8, min=1, help="The number of builds that the agent works on at the same time."),
     cfg.FloatOpt(

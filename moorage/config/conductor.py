@@ -115,7 +115,8 @@ CONDUCTOR = [
         "report_interval",
         default=5.0,
         min=0.05,
-        help="Seconds between two reports of a cell's hosts to the schedulers.",
+        help="Seconds between two reports of a cell's hosts to the schedulers, at most a third of [scheduler] "
+        "host_down_after.",
     ),
     cfg.FloatOpt(
         "failed_build_half_life",

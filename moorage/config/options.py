@@ -11,7 +11,7 @@ from typing import Any
 from oslo_config import cfg
 
 from moorage import errors
-from moorage.config import compute, conductor, dashboard, placement_api, scheduler, unknown
+from moorage.config import compute, conductor, dashboard, placement_api, relations, scheduler, unknown
 
 DEFAULT_FILE = Path("/etc/moorage/moorage.conf")
 #: The greatest value of a number that has a minimum: a thread can wait for so many seconds, which are 292 years.
@@ -202,8 +202,8 @@ def set_library_defaults() -> None:
 def new(settings: Mapping[str, Mapping[str, Any]] | None = None, files: Sequence[Path] = ()) -> cfg.ConfigOpts:
     """Return a separate configuration from ``files``; ``settings`` (group, name, value) take precedence over them.
 
-    :raises ConfigurationError: a file cannot be read, has an unknown option or section, or a value is not of
-        its option's type.
+    :raises ConfigurationError: a file cannot be read, has an unknown option or section, a value is not of its option's
+        type, or two values do not fit each other.
     """
     from moorage import logs
     from moorage.config import messaging  # here, because not every command needs the bus library
@@ -234,6 +234,7 @@ def filled(
             for name, value in values.items():
                 conf.set_override(name, value, group=None if group == "DEFAULT" else group)
         check(conf, files if unread else None)
+        relations.check(conf)
     except UnicodeDecodeError as fault:
         reason = f"{', '.join(map(str, files))} is not text in UTF-8"
         raise errors.ConfigurationError(reason=reason) from fault

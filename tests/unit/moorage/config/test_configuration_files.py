@@ -60,6 +60,18 @@ def test_a_value_that_an_option_cannot_have_is_reported_with_its_file_section_an
     assert f"Value for option [{section}] {option} in {tmp_path / 'moorage.conf'} is not valid: " in text
 
 
+@pytest.mark.parametrize("group", ["compute", "conductor"])
+@pytest.mark.parametrize("down_after", ["", "[scheduler]\nhost_down_after = 59\n"])
+def test_hosts_must_not_count_as_down_between_two_reports(tmp_path: Path, group: str, down_after: str) -> None:
+    text = refused(tmp_path, f"[{group}]\nreport_interval = 20.1\n{down_after}")
+    assert "[scheduler] host_down_after in " in text
+    assert f"must be at least 3 times [{group}] report_interval, which is 20.1" in text
+
+
+def test_intervals_of_reports_may_be_raised_together_with_the_time_after_which_hosts_are_down(tmp_path: Path) -> None:
+    from_text(tmp_path, "[compute]\nreport_interval = 40\n[scheduler]\nhost_down_after = 120\n")
+
+
 def test_a_command_that_calls_services_refuses_the_same_values_of_moorages_own_options(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text("[rpc]\ncall_timeout = nan\n")

@@ -1,0 +1,48 @@
+"""Checks of options whose values must fit each other; each option alone may have any value of its range."""
+
+from typing import NamedTuple
+
+from oslo_config import cfg
+
+from moorage import errors
+
+_Name = tuple[str, str]
+
+
+class _AtLeast(NamedTuple):
+    """An option that must be at least so many times another one; ``reason`` is what happens otherwise."""
+
+    greater: _Name
+    times: int
+    smaller: _Name
+    reason: str
+
+
+_HOST_DOWN_AFTER = ("scheduler", "host_down_after")
+#: The time between a host's report and its recorded heartbeat is up to both intervals and a sixth of host_down_after.
+_RELATIONS = (
+    _AtLeast(_HOST_DOWN_AFTER, 3, ("compute", "report_interval"), "hosts count as down between two reports"),
+    _AtLeast(_HOST_DOWN_AFTER, 3, ("conductor", "report_interval"), "hosts count as down between two reports"),
+)
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Refuse values that do not fit each other, if a user has set one of them.
+
+    :raises ConfigurationError: the error names both options, their values and the files.
+    """
+    for greater, times, smaller, reason in _RELATIONS:
+        values = [conf[group][name] for group, name in (greater, smaller)]
+        if values[0] < times * values[1] and (_is_set(conf, *greater) or _is_set(conf, *smaller)):
+            [one, other] = [f"[{group}] {name}" for group, name in (greater, smaller)]
+            files = ", ".join(conf.config_file or ()) or "the environment"
+            least = f"{times} times {other}" if times > 1 else other
+            raise errors.ConfigurationError(
+                reason=f"{one} in {files} is {values[0]} and must be at least {least}, which is {values[1]}: "
+                f"otherwise {reason}. Set both options in each file that has one of them"
+            )
+
+
+def _is_set(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
+    where = conf.get_location(name, group)
+    return bool(where and where.location.is_user_controlled)
