@@ -52,13 +52,14 @@ def reported(services: Iterable[ServiceState], cells: Mapping[str, str], silent_
     ]
 
 
-def up(services: Iterable[ServiceState], kind: str, silent_after: float) -> list[str]:
-    """Return the names of the services of a kind that have reported recently and have not been stopped."""
-    return sorted(
-        known.service.name
-        for known in services
-        if known.service.kind == kind and known.heard <= silent_after and not known.stopped
-    )
+def to_call(services: Iterable[ServiceState], kind: str, silent_after: float) -> list[str]:
+    """Return the names of the services of a kind that have reported recently and have not been stopped.
+
+    If there are none, return the silent ones: they may be running, if their reports are lost or come seldom.
+    """
+    running = [known for known in services if known.service.kind == kind and not known.stopped]
+    recent = [known for known in running if known.heard <= silent_after]
+    return sorted(known.service.name for known in recent or running)
 
 
 def agents(hosts: Iterable[HostState], cells: Mapping[str, str], silent_after: float) -> list[ServiceLine]:

@@ -85,7 +85,8 @@ _SERVICE = [
         "report_interval",
         default=10.0,
         min=0.05,
-        help="Seconds between two heartbeats of a service. `moorage service list` shows them.",
+        help="Seconds between two heartbeats of a service, at most half of silent_after. `moorage service list` shows "
+        "them.",
     ),
     cfg.FloatOpt(
         "silent_after",

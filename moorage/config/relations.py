@@ -23,6 +23,9 @@ _HOST_DOWN_AFTER = ("scheduler", "host_down_after")
 _RELATIONS = (
     _AtLeast(_HOST_DOWN_AFTER, 3, ("compute", "report_interval"), "hosts count as down between two reports"),
     _AtLeast(_HOST_DOWN_AFTER, 3, ("conductor", "report_interval"), "hosts count as down between two reports"),
+    _AtLeast(
+        ("service", "silent_after"), 2, ("service", "report_interval"), "services count as silent between two reports"
+    ),
 )
 
 

@@ -7,7 +7,6 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-
 #: The greatest number: sums of products of such numbers with weights stay finite.
 _GREATEST = 1e100
 

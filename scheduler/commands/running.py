@@ -7,7 +7,7 @@ from oslo_config import cfg
 
 from moorage import errors
 from moorage.cli.clients import Clients
-from moorage.cli.services import up
+from moorage.cli.services import to_call
 from moorage.messages import CatchUpView, ListServices
 from moorage.messages.wire import Message
 
@@ -24,15 +24,15 @@ def ask(
 ) -> dict[str, R | errors.MoorageError]:
     """Call all running schedulers in parallel, or ``only`` one; return the answers and the errors by scheduler.
 
-    A scheduler without a heartbeat for longer than ``[service] silent_after`` is not called. If none has reported
-    itself yet, any one that serves is called.
+    A scheduler without a heartbeat for longer than ``[service] silent_after`` is called only if all are like that. If
+    none has reported itself yet, any one that serves is called.
 
     :raises MoorageError: the running schedulers cannot be listed.
     """
     names: list[str | None] = [only]
     if only is None:
         services = clients.topic("placement").call(ListServices())
-        names = [*up(services, "scheduler", conf.service.silent_after)] or [None]
+        names = [*to_call(services, "scheduler", conf.service.silent_after)] or [None]
 
     def ask_one(name: str | None) -> R | errors.MoorageError:
         try:

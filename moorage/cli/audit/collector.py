@@ -12,7 +12,7 @@ from moorage import errors, ids
 from moorage.cli import lists
 from moorage.cli.audit.findings import CloudState, RecordsCompared, claimed_for_others, unanswered, unexplained_residues
 from moorage.cli.clients import Clients
-from moorage.cli.services import up
+from moorage.cli.services import to_call
 from moorage.messages import (
     AuditStore,
     CompareView,
@@ -180,7 +180,7 @@ class AuditCollector:
 
     def _drift(self) -> dict[str, ViewDrift]:
         services = self._ask("the services", lambda: self._clients.topic("placement").call(ListServices())) or []
-        names = up(services, "scheduler", self._silent_after)
+        names = to_call(services, "scheduler", self._silent_after)
         if not names:
             # No scheduler has reported yet: query any of them.
             drift = self._ask("the host view", lambda: self._clients.topic("scheduler").call(CompareView()))

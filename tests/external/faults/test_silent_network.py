@@ -151,7 +151,7 @@ def cloud(mariadb_over_tls: MariaDBServer, rabbitmq: RabbitMQServer, tls: Tls) -
         start("conductor", "conductor", "--name", "conductor")
         # The cell's conductor records a heartbeat in each sixth of this time, which is as often as the second scheduler
         # needs them.
-        frequent = {"silent_after": DOWN_AFTER}
+        frequent = {"silent_after": DOWN_AFTER, "report_interval": DOWN_AFTER / 6}
         start("conductor-cell1", "conductor", "--cell", "cell1", "--name", "conductor-cell1", service=frequent)
         start("placement-api", "placement-api", "--host", "127.0.0.1", "--port", str(port), "--workers", "1")
         words = ("compute", "--cell", "cell1", "--agent", "agent", "--fake-hosts", str(HOSTS))

@@ -53,7 +53,7 @@ def types(cloud: RunningCloud, tmp_path: Path, capsys: pytest.CaptureFixture[str
     connection = cloud.database_connection.replace("$", "$$")
     file.write_text(
         f"[DEFAULT]\ntransport_url = {cloud.transport_url}\n[database]\nconnection = {connection}\n"
-        "[service]\nsilent_after = 5\n[rpc]\ncall_timeout = 10\n"
+        "[service]\nreport_interval = 1\nsilent_after = 5\n[rpc]\ncall_timeout = 10\n"
     )
 
     def typed(*words: str) -> tuple[int, Any]:

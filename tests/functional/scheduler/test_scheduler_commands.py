@@ -128,6 +128,23 @@ def test_disabling_a_host_waits_for_the_confirmation_of_each_scheduler_unless_to
     assert operator.types("host", "set", "host1", "--forced-down")["forced_down"]
 
 
+def test_disabling_a_host_waits_for_all_schedulers_if_none_has_reported_recently(operator: Operator, bus: Bus) -> None:
+    for name in ("lost", "gone"):
+        report_scheduler(bus, name)
+    operator.config_file.write_text(
+        f"{operator.config_file.read_text()}[service]\nreport_interval = 0.05\nsilent_after = 0.1\n"
+    )
+    silent = {("gone", "silent"), ("lost", "silent"), ("one", "silent")}
+    wait_until(
+        lambda: {(line["name"], line["state"]) for line in operator.types("service", "list")} >= silent, seconds=60.0
+    )
+    status, _, said = operator.runs("host", "set", "host1", "--disable", "--timeout", "0.5")
+    assert status == 1
+    assert "Scheduler gone" in said
+    assert "Scheduler lost" in said
+    assert "Scheduler one" not in said
+
+
 def test_a_scheduler_that_seldom_reads_the_store_sends_no_servers_to_a_disabled_host(
     operator: Operator, bus: Bus
 ) -> None:

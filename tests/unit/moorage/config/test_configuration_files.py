@@ -68,6 +68,11 @@ def test_hosts_must_not_count_as_down_between_two_reports(tmp_path: Path, group:
     assert f"must be at least 3 times [{group}] report_interval, which is 20.1" in text
 
 
+@pytest.mark.parametrize("text", ["report_interval = 31", "silent_after = 19", "report_interval = 2\nsilent_after = 3"])
+def test_a_service_must_not_count_as_silent_between_two_reports(tmp_path: Path, text: str) -> None:
+    assert "[service] silent_after in " in refused(tmp_path, f"[service]\n{text}\n")
+
+
 def test_intervals_of_reports_may_be_raised_together_with_the_time_after_which_hosts_are_down(tmp_path: Path) -> None:
     from_text(tmp_path, "[compute]\nreport_interval = 40\n[scheduler]\nhost_down_after = 120\n")
 
