@@ -20,8 +20,10 @@ OF_THE_BUS = (
     *("DEFAULT", "oslo_messaging_rabbit", "oslo_messaging_kafka", "oslo_messaging_notifications"),
     *("oslo_messaging_metrics", "oslo_messaging_tracing"),
 )
-#: The least similarity at which a name counts as misspelt. Chosen by experiment.
-_ALIKE = 0.7
+#: The least similarity at which the name of an option, or of a section, counts as misspelt. Chosen by experiment: other
+#: programs have sections such as [service_user], [api_database] and [policy].
+_ALIKE, _SECTIONS_ALIKE = 0.7, 0.85
+_DRIVER = "_driver"
 
 Names = Mapping[str, Collection[str]]
 
@@ -37,7 +39,7 @@ def check(conf: cfg.ConfigOpts, files: Sequence[Path], unread: Collection[str] =
     for file, section, options in written(files):
         # The library that reads [cors] also reads sections [cors.NAME].
         if section.partition(".")[0] not in sections:
-            if meant := _closest(section, sections):
+            if meant := _closest_section(section, sections):
                 raise errors.ConfigurationError(
                     reason=f"{file} has a section [{section}], which no service reads: perhaps you mean [{meant}]"
                 )
@@ -67,8 +69,17 @@ def _refuse_unknown(file: Path, section: str, options: Collection[str], known: C
             )
 
 
-def _closest(name: str, known: Collection[str]) -> str | None:
-    found = difflib.get_close_matches(name.lower().replace("-", "_"), sorted(known), n=1, cutoff=_ALIKE)
+def _closest_section(name: str, known: Collection[str]) -> str | None:
+    if not name.endswith(_DRIVER):
+        return _closest(name, known, _SECTIONS_ALIKE)
+    # The common ending makes the sections of all drivers alike.
+    drivers = [other.removesuffix(_DRIVER) for other in known if other.endswith(_DRIVER)]
+    meant = _closest(name.removesuffix(_DRIVER), drivers, _SECTIONS_ALIKE)
+    return meant and meant + _DRIVER
+
+
+def _closest(name: str, known: Collection[str], alike: float = _ALIKE) -> str | None:
+    found = difflib.get_close_matches(name.lower().replace("-", "_"), sorted(known), n=1, cutoff=alike)
     return found[0] if found else None
 
 

@@ -116,7 +116,16 @@ def test_an_option_with_hyphens_is_an_error_because_the_library_reads_it_with_un
 
 
 @pytest.mark.parametrize(
-    ("section", "meant"), [("databse", "database"), ("schedulers", "scheduler"), ("filter", "filters")]
+    ("section", "meant"),
+    [
+        ("databse", "database"),
+        ("schedulers", "scheduler"),
+        ("schedulr", "scheduler"),
+        ("cmopute", "compute"),
+        ("filter", "filters"),
+        ("fak_driver", "fake_driver"),
+        ("placement-api", "placement_api"),
+    ],
 )
 def test_a_misspelt_section_is_an_error_that_names_what_was_meant(tmp_path: Path, section: str, meant: str) -> None:
     text = refused(tmp_path, f"[{section}]\nconnection = sqlite:////tmp/none\n")
@@ -130,11 +139,23 @@ def test_a_misspelt_section_is_an_error_that_names_what_was_meant(tmp_path: Path
         "[keystone_authtoken]\nauth_url = http://127.0.0.1\nusername = placement\n",
         "[cors.dashboard]\nallowed_origin = https://127.0.0.1\n",
         "[libvirt]\nvirt_type = kvm\n",
+        "[kvm_driver]\nuri = qemu:///system\n[compute_driver]\nuri = qemu:///system\n",
+        "[service_user]\nauth_type = password\n[policy]\n[api_database]\n[filter_scheduler]\n[oslo_messaging_amqp]\n",
         "[filters]\nrack_attribute = row\n",
         "[DEFAULT]\ndebug = true\nlog_file = x.log\n",
         "[DATABASE]\npool_size = 3\n",
     ],
-    ids=["a library's", "keystone's", "another origin's", "a driver's", "a plug-in's", "the log's", "in capitals"],
+    ids=[
+        "a library's",
+        "keystone's",
+        "another origin's",
+        "a driver's",
+        "drivers'",
+        "Nova's",
+        "a plug-in's",
+        "the log's",
+        "in capitals",
+    ],
 )
 def test_a_file_may_contain_what_other_programs_read(tmp_path: Path, text: str) -> None:
     from_text(tmp_path, text)
