@@ -26,6 +26,7 @@ from conductor.super.context import SuperContext
 from conductor.super.endpoints.migrations import SuperMigrationView
 from moorage import logs
 from moorage.bus.bus import Bus, BusServer
+from moorage.config.conductor import LONGEST_BACKOFF
 from moorage.config.options import main_database
 from moorage.db.database import Database
 from moorage.db.schema_probe import SchemaProbe
@@ -51,7 +52,7 @@ class _Conductor(ComposedService):
         self._conf = conf
         self._name = name
         first = conf.conductor.retry_backoff
-        self._backoff = backoff or Backoff(first=first, longest=first * 30)
+        self._backoff = backoff or Backoff(first=first, longest=first * LONGEST_BACKOFF)
 
     def _observe(
         self,

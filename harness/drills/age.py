@@ -16,9 +16,9 @@ from moorage.config import options
 _PARTS, _WARM_UP, _SAMPLES = 10, 1, 6
 #: The longest retention, as a share of the month. If records were kept for the whole month, they would grow for a
 #: month. So all retentions are shortened by the same factor until the longest one ends within the warm-up.
-_KEPT = 0.07
+_KEPT = 0.085
 #: Retentions with their groups. Stored answers are kept at least until no repeat of their requests can arrive, which is
-#: 15 s with the time-outs below.
+#: 32 s with the time-outs below.
 _RETENTIONS = (
     ("placement", "request_retention"),
     ("placement", "unacknowledged_retention"),
@@ -26,10 +26,10 @@ _RETENTIONS = (
     ("conductor", "record_retention"),
     ("conductor", "deleted_instance_retention"),
 )
-_CALL_SECONDS, _LEASE_SECONDS, _LEAST_KEPT = 2.0, 5.0, 15.0
+_CALL_SECONDS, _LEASE_SECONDS, _BACKOFF_SECONDS, _LEAST_KEPT = 2.0, 5.0, 0.01, 32.0
 #: The shortest month, in seconds, that is judged for growth. In a shorter one the minimum retention exceeds the
 #: warm-up.
-JUDGED_FROM = _LEAST_KEPT / _KEPT * 1.2
+JUDGED_FROM = _LEAST_KEPT / _KEPT * 1.1
 #: About ten hosts with twice the room that is used on average: if a third of a cell fails, the rest has room for it.
 _SIZE = Size(hosts=4, room=48, memory_mb=48 * 4096, standby_hosts=2)
 _FAIL_RATE = 0.02
@@ -44,6 +44,7 @@ def settings(seconds: float) -> Settings:
         scaled[group][name] = defaults[group][name] / longest * _KEPT * seconds
     scaled["conductor"] |= {
         "lease_seconds": _LEASE_SECONDS,
+        "retry_backoff": _BACKOFF_SECONDS,
         "delete_patience": 1.0,
         "housekeeping_interval": 0.5,
         "failed_build_half_life": max(1.0, defaults.conductor.failed_build_half_life * seconds / (HOURS * 3600)),

@@ -129,7 +129,7 @@ def uses_pool(host: str) -> bool:
 _FORGETTING = {
     "service": {"prune_interval": 10.0},
     "placement": {"request_retention": 0.0, "unacknowledged_retention": 200.0, "tombstone_retention": 0.0},
-    "conductor": {"record_retention": 0.0, "deleted_instance_retention": 0.0},
+    "conductor": {"retry_backoff": 0.05, "record_retention": 0.0, "deleted_instance_retention": 0.0},
     "scheduler": {"feed_retention": 1.0},
 }
 

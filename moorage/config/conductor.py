@@ -2,6 +2,13 @@
 
 from oslo_config import cfg
 
+#: The longest wait between two tries of a step, as a multiple of `retry_backoff`.
+LONGEST_BACKOFF = 30
+#: The number of tries of a request to the schedulers while their store or the bus is away: four minutes with the
+#: default back-off. Arbitrary: longer than the fail-over of a database or a broker, and longer than a run of tries that
+#: all reach the same one of two schedulers, whose database is unavailable.
+TRIES_WHILE_AWAY = 10
+
 #: Group `conductor`.
 CONDUCTOR = [
     cfg.StrOpt(

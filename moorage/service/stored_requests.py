@@ -13,6 +13,7 @@ from oslo_config import cfg
 from sqlalchemy import Column, Connection, Double, Index, MetaData, Table, and_, bindparam, exc, select
 
 from moorage import context, errors, ids
+from moorage.config.conductor import LONGEST_BACKOFF, TRIES_WHILE_AWAY
 from moorage.db.columns import digest_type, document_type, name_type, now, request_id_type
 from moorage.db.database import Database
 from moorage.db.faults import is_lock_wait
@@ -64,10 +65,13 @@ class Retention(NamedTuple):
     def of(cls, conf: cfg.ConfigOpts) -> "Retention":
         """Return the retention times of a configuration, raised if repeated messages need longer ones."""
         settings = conf.placement
-        # A message is repeated max_unanswered_retries times. It may stay in the queue for the time of one more call,
-        # and the conductor that takes the operation over after the lease has expired sends it once more.
-        repeats = conf.rpc.call_timeout * (conf.conductor.max_unanswered_retries + 2)
-        acknowledged = max(settings.request_retention, repeats + conf.conductor.lease_seconds)
+        # A message is repeated max_unanswered_retries times, or more often while the store is away, each time after a
+        # wait. It may stay in the queue for the time of one more call, and the conductor that takes the operation over
+        # after the lease has expired sends it once more.
+        repeats = max(conf.conductor.max_unanswered_retries, TRIES_WHILE_AWAY)
+        between = conf.rpc.call_timeout + LONGEST_BACKOFF * conf.conductor.retry_backoff
+        latest = repeats * between + 2 * conf.rpc.call_timeout
+        acknowledged = max(settings.request_retention, latest + conf.conductor.lease_seconds)
         unacknowledged = max(settings.unacknowledged_retention, acknowledged)
         return cls(acknowledged, unacknowledged, max(settings.tombstone_retention, unacknowledged))
 

@@ -25,15 +25,14 @@ from conductor.super.records import instances as super_records
 from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED
 from conductor.super.steps.hand_over import HandOverStep
 from moorage import errors
+from moorage.config.conductor import TRIES_WHILE_AWAY
 from moorage.messages import DeleteAllocations
 from moorage.model import Generation, Name, RequestSpec, Selection, Uuid, Value
 
 LOG = logging.getLogger(__name__)
 
-#: The number of tries of a request that met these errors: four minutes with the default back-off. Arbitrary: longer
-#: than the fail-over of a database or a broker, and longer than a run of tries that all reach the same one of two
-#: schedulers, whose database is unavailable.
-_AWAY, _TRIES_WHILE_AWAY = (errors.StoreUnavailable, errors.BusUnavailable), 10
+#: A request that met these errors is tried more often.
+_AWAY = (errors.StoreUnavailable, errors.BusUnavailable)
 
 
 class SelectStep(Value, frozen=True, kw_only=True):
@@ -181,7 +180,7 @@ class SuperBuilds(SuperPart):
 
     def _retries(self, fault: errors.MoorageError) -> int:
         unanswered: int = self._super.options.max_unanswered_retries
-        return max(unanswered, _TRIES_WHILE_AWAY) if isinstance(fault, _AWAY) else unanswered
+        return max(unanswered, TRIES_WHILE_AWAY) if isinstance(fault, _AWAY) else unanswered
 
     def _refused(self, connection: Connection, payload: SelectStep, fault: errors.MoorageError) -> Outcome:
         wanted = super_records.lock_building(connection, payload.instance_uuids)

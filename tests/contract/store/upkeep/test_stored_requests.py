@@ -110,3 +110,23 @@ def test_retentions_are_at_least_the_time_in_which_a_repeat_may_arrive() -> None
     kept = Retention.of(conf)
     assert 30.0 * (3 + 2) < kept.acknowledged <= kept.unacknowledged <= kept.tombstones
     assert Retention.of(options.new()) == (3600.0, 7 * 86400.0, 30 * 86400.0)
+
+
+@pytest.mark.parametrize(
+    ("conductor", "tries"),
+    [
+        ({}, 10),
+        ({"retry_backoff": 60.0}, 10),
+        ({"retry_backoff": 60.0, "max_unanswered_retries": 0}, 10),
+        ({"retry_backoff": 0.1, "max_unanswered_retries": 40}, 40),
+    ],
+)
+def test_an_answer_is_kept_until_the_last_try_of_its_request_with_all_time_outs_and_back_offs(
+    conductor: dict[str, float], tries: int
+) -> None:
+    forgetting = {"request_retention": 0.0, "unacknowledged_retention": 0.0, "tombstone_retention": 0.0}
+    conf = options.new({"placement": forgetting, "conductor": conductor, "rpc": {"call_timeout": 20.0}})
+    first = conf.conductor.retry_backoff
+    # A quarter of each wait is random: these are the longest.
+    waits = sum(min(first * 3.0 ** (number - 1), first * 30.0) for number in range(1, tries + 1))
+    assert Retention.of(conf).acknowledged >= (tries + 2) * 20.0 + waits + conf.conductor.lease_seconds
