@@ -49,11 +49,12 @@ def settings(seconds: float) -> Settings:
         "housekeeping_interval": 0.5,
         "failed_build_half_life": max(1.0, defaults.conductor.failed_build_half_life * seconds / (HOURS * 3600)),
     }
+    feed = max(2.0, _KEPT * seconds / 2)
     return {
         **scaled,
         "rpc": {"call_timeout": _CALL_SECONDS},
         "service": {"prune_interval": max(0.25, seconds / 200)},
-        "scheduler": {"feed_retention": max(2.0, _KEPT * seconds / 2), "view_compare_interval": 5.0},
+        "scheduler": {"feed_retention": feed, "view_compare_interval": min(5.0, feed)},
     }
 
 

@@ -36,7 +36,9 @@ _DATABASE = [
         help="The maximum number of connections of a process to each of its databases. A thread waits if none is free.",
     ),
     cfg.FloatOpt("pool_timeout", default=10.0, min=0.1, help="Seconds to wait for a free connection of the pool."),
-    cfg.FloatOpt("lock_wait_timeout", default=2.0, min=1.0, help="Seconds to wait for a row lock."),
+    cfg.FloatOpt(
+        "lock_wait_timeout", default=2.0, min=1.0, help="Seconds to wait for a row lock, at most statement_timeout."
+    ),
     cfg.FloatOpt(
         "statement_timeout",
         default=15.0,
@@ -57,9 +59,8 @@ _DATABASE = [
         default=30.0,
         min=0.0,
         help="Seconds after which MariaDB rolls back an idle transaction, such as one of a stopped process or of a "
-        "machine without a network. The transaction is then tried again. Keep it shorter than [conductor] "
-        "lease_seconds, so that the rows are unlocked when another conductor takes over. 0 means never. MySQL has no "
-        "such limit.",
+        "machine without a network. The transaction is then tried again. It is at most [conductor] lease_seconds, so "
+        "that the rows are unlocked when another conductor takes over. 0 means never. MySQL has no such limit.",
     ),
 ]
 

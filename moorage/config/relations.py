@@ -26,6 +26,24 @@ _RELATIONS = (
     _AtLeast(
         ("service", "silent_after"), 2, ("service", "report_interval"), "services count as silent between two reports"
     ),
+    _AtLeast(
+        ("database", "statement_timeout"),
+        1,
+        ("database", "lock_wait_timeout"),
+        "a statement that waits for a row lock is ended, and its transaction is not tried again",
+    ),
+    _AtLeast(
+        ("conductor", "lease_seconds"),
+        1,
+        ("database", "idle_transaction_timeout"),
+        "rows of a stopped conductor stay locked after another one has taken over",
+    ),
+    _AtLeast(
+        ("scheduler", "feed_retention"),
+        1,
+        ("scheduler", "view_compare_interval"),
+        "a scheduler without requests misses the changes between two comparisons",
+    ),
 )
 
 

@@ -96,7 +96,7 @@ SCHEDULER = [
         default=3600.0,
         min=1.0,
         help="Seconds for which the change feed of the store is kept. A scheduler that has not read it for longer "
-        "notices, and compares its whole host view with the store before it decides. Choose more than "
+        "notices, and compares its whole host view with the store before it decides. It is at least "
         "view_compare_interval: a scheduler without requests reads the changes only at these comparisons.",
     ),
     cfg.IntOpt(

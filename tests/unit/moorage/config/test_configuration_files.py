@@ -73,6 +73,23 @@ def test_a_service_must_not_count_as_silent_between_two_reports(tmp_path: Path, 
     assert "[service] silent_after in " in refused(tmp_path, f"[service]\n{text}\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[database]\nlock_wait_timeout = 16\n", "[database] statement_timeout in "),
+        ("[database]\nstatement_timeout = 1.5\n", "at least [database] lock_wait_timeout, which is 2.0"),
+        ("[conductor]\nlease_seconds = 29\n", "at least [database] idle_transaction_timeout, which is 30.0"),
+        ("[scheduler]\nview_compare_interval = 3601\n", "[scheduler] feed_retention in "),
+    ],
+)
+def test_values_that_do_not_fit_each_other_are_refused_by_name(tmp_path: Path, text: str, named: str) -> None:
+    assert named in refused(tmp_path, text)
+
+
+def test_an_idle_transaction_without_a_limit_fits_every_lease(tmp_path: Path) -> None:
+    from_text(tmp_path, "[database]\nidle_transaction_timeout = 0\n[conductor]\nlease_seconds = 1\n")
+
+
 def test_intervals_of_reports_may_be_raised_together_with_the_time_after_which_hosts_are_down(tmp_path: Path) -> None:
     from_text(tmp_path, "[compute]\nreport_interval = 40\n[scheduler]\nhost_down_after = 120\n")
 
