@@ -253,13 +253,15 @@ def in_words(fault: Exception) -> str:
 def check(conf: cfg.ConfigOpts, files: Sequence[Path] | None = None) -> None:
     """Read every option once, those of libraries included, so that a wrong value is found before a service starts.
 
-    :param files: check only the options of Moorage that are set in these files.
+    :param files: check only the options that are set in these files or in the environment.
     :raises ConfigurationError: a value is not one of its option; the error names the file, the section and the option.
     """
     written = None if files is None else {(group, name) for _, group, names in unknown.written(files) for name in names}
     for group, listed in unknown.registered(conf):
         for option in listed:
-            if written is None or (group in GROUPS and (group, option.dest) in written):
+            # The library reads such variables.
+            in_environment = f"OS_{group.upper()}__{option.dest.upper()}" in os.environ
+            if written is None or in_environment or (group, option.dest) in written:
                 checked(conf, group, option)
 
 

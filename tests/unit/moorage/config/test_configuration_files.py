@@ -101,6 +101,28 @@ def test_a_command_that_calls_services_refuses_the_same_values_of_moorages_own_o
         calls.read([file])
 
 
+@pytest.mark.parametrize("text", ["ssl = perhaps", "ssl ="])
+def test_a_command_that_calls_services_refuses_invalid_values_of_the_buss_options_that_it_reads(
+    tmp_path: Path, text: str
+) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[oslo_messaging_rabbit]\n{text}\n")
+    with pytest.raises(
+        errors.ConfigurationError, match=r"\[oslo_messaging_rabbit\] ssl in .*moorage.conf is not valid"
+    ):
+        calls.read([file])
+
+
+@pytest.mark.parametrize("value", ["", "nan", "-5", "soon"])
+@pytest.mark.parametrize("variable", ["OS_RPC__CALL_TIMEOUT", "OS_SERVICE__SILENT_AFTER"])
+def test_a_command_that_calls_services_refuses_invalid_values_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(errors.ConfigurationError, match=rf"Value for option .* in {variable} is not valid"):
+        calls.read([])
+
+
 def test_a_value_with_a_dollar_that_begins_no_name_is_reported_with_its_option(tmp_path: Path) -> None:
     text = refused(tmp_path, "[DEFAULT]\ntransport_url = rabbit://u:pa$ss@h/\n[service]\nmetrics_port =\n")
     assert f"Value for option [DEFAULT] transport_url in {tmp_path / 'moorage.conf'} is not valid: " in text
