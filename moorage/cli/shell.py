@@ -34,6 +34,19 @@ def _entry_points(namespace: str) -> Sequence[metadata.EntryPoint]:
     return tuple(metadata.entry_points(group=namespace))
 
 
+class _Once(argparse.Action):
+    """Stores the value of an option that may be given once: a second one would replace the first in silence."""
+
+    def __call__(self, _parser: Any, namespace: Any, values: Any, _option_string: str | None = None) -> None:
+        """Store the value.
+
+        :raises ArgumentError: the option was given before.
+        """
+        if getattr(namespace, self.dest) is not None:
+            raise argparse.ArgumentError(self, "may be given only once")
+        setattr(namespace, self.dest, values)
+
+
 class WholeNames(CommandManager):
     """Finds sub-commands only by their full names: an abbreviation must never start a daemon."""
 
@@ -96,6 +109,7 @@ class Shell(App):
         parser.add_argument(
             "--config-file",
             metavar="FILE",
+            action=_Once,
             help=f"Configuration file (default: $MOORAGE_CONFIG, else {options.DEFAULT_FILE})",
         )
         helps.in_one_line(parser)

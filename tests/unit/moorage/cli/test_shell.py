@@ -154,7 +154,7 @@ def test_wrong_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[s
     output = {}
     commands = (
         *("instance list --projct p", "instance list --limit 0", "instance show", "--confg-file x status"),
-        *("complete --shell nope", "help --mn x"),
+        *("complete --shell nope", "help --mn x", "--config-file x --config-file y status"),
     )
     for words in (*commands, *(f"status --timeout {seconds}" for seconds in INVALID_SECONDS)):
         with pytest.raises(SystemExit) as ended:
@@ -165,6 +165,7 @@ def test_wrong_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[s
     assert all(text.count("\n") == 1 for text in output.values())
     assert output["instance list --projct p"].endswith("did you mean --project?\n")
     assert "must be a whole number from 1" in output["instance list --limit 0"]
+    assert "--config-file: may be given only once" in output["--config-file x --config-file y status"]
     assert all(
         "must be a number of seconds above 0" in output[f"status --timeout {seconds}"] for seconds in INVALID_SECONDS
     )
