@@ -236,18 +236,23 @@ def filled(
             for name, value in values.items():
                 conf.set_override(name, value, group=None if group == "DEFAULT" else group)
         check(conf, files if unread else None)
-        relations.check(conf)
+        relations.check(conf, _files(conf))
     except UnicodeDecodeError as fault:
-        reason = f"{', '.join(map(str, files))} is not text in UTF-8"
+        reason = f"{_files(conf)} is not text in UTF-8"
         raise errors.ConfigurationError(reason=reason) from fault
     except (cfg.Error, ValueError) as fault:
-        raise errors.ConfigurationError(reason=in_words(fault)) from fault
+        raise errors.ConfigurationError(reason=_in_words(fault, conf)) from fault
     return conf
 
 
-def in_words(fault: Exception) -> str:
+def _in_words(fault: Exception, conf: cfg.ConfigOpts) -> str:
     """Return the message of an oslo.config error, with the file in a readable format."""
-    return _PLACE.sub(r"in \1", str(fault))
+    return _PLACE.sub(lambda place: f"in {place[1] or _files(conf)}", str(fault))
+
+
+def _files(conf: cfg.ConfigOpts) -> str:
+    """Return the names of the files: the library does not know the place of a value in a section in capitals."""
+    return ", ".join(conf.config_file or ()) or "the environment"
 
 
 def check(conf: cfg.ConfigOpts, files: Sequence[Path] | None = None) -> None:
@@ -275,15 +280,14 @@ def checked(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> Any:
         value = conf[option.dest] if group == "DEFAULT" else conf[group][option.dest]
     except cfg.NoSuchOptError as fault:
         # The library cannot fill in what begins with `$`, and says that there is no such option.
-        files = ", ".join(conf.config_file or ()) or "the environment"
-        reason = f"{named} in {files} is not valid: {fault.__context__}. Write $$ for one $"
+        reason = f"{named} in {_files(conf)} is not valid: {fault.__context__}. Write $$ for one $"
         raise errors.ConfigurationError(reason=reason) from fault
     except ValueError as fault:
-        reason = in_words(fault).replace(f"Value for option {option.name}", named, 1)
+        reason = _in_words(fault, conf).replace(f"Value for option {option.name}", named, 1)
         raise errors.ConfigurationError(reason=reason) from fault
     where = conf.get_location(option.dest, None if group == "DEFAULT" else group)
     if where and where.location.is_user_controlled and (wrong := _what_is_wrong(option, value)):
-        raise errors.ConfigurationError(reason=f"{named} in {where.detail} is not valid: {wrong}")
+        raise errors.ConfigurationError(reason=f"{named} in {where.detail or _files(conf)} is not valid: {wrong}")
     return value
 
 

@@ -47,16 +47,16 @@ _RELATIONS = (
 )
 
 
-def check(conf: cfg.ConfigOpts) -> None:
+def check(conf: cfg.ConfigOpts, files: str) -> None:
     """Refuse values that do not fit each other, if a user has set one of them.
 
+    :param files: the names of the files, for the error.
     :raises ConfigurationError: the error names both options, their values and the files.
     """
     for greater, times, smaller, reason in _RELATIONS:
         values = [conf[group][name] for group, name in (greater, smaller)]
         if values[0] < times * values[1] and (_is_set(conf, *greater) or _is_set(conf, *smaller)):
             [one, other] = [f"[{group}] {name}" for group, name in (greater, smaller)]
-            files = ", ".join(conf.config_file or ()) or "the environment"
             least = f"{times} times {other}" if times > 1 else other
             raise errors.ConfigurationError(
                 reason=f"{one} in {files} is {values[0]} and must be at least {least}, which is {values[1]}: "

@@ -49,6 +49,8 @@ def test_an_invalid_value_of_a_plugins_option_is_reported_in_one_sentence(tmp_pa
         ("fake_driver", "availability_zone", ""),
         ("fake_driver", "shared_disk_aggregate", "pool"),
         ("fake_driver", "traits", "HW_CPU_X86_AVX2, custom_low"),
+        ("SCHEDULER", "broken_plugin", "maybe"),
+        ("Rpc", "call_timeout", "nan"),
         ("DEFAULT", "debug", "perhaps"),
         ("DEFAULT", "use_json", "perhaps"),
     ],
@@ -57,7 +59,8 @@ def test_a_value_that_an_option_cannot_have_is_reported_with_its_file_section_an
     section: str, option: str, value: str, tmp_path: Path
 ) -> None:
     text = refused(tmp_path, f"[{section}]\n{option} = {value}\n")
-    assert f"Value for option [{section}] {option} in {tmp_path / 'moorage.conf'} is not valid: " in text
+    group = section if section == "DEFAULT" else section.lower()
+    assert f"Value for option [{group}] {option} in {tmp_path / 'moorage.conf'} is not valid: " in text
 
 
 @pytest.mark.parametrize("group", ["compute", "conductor"])
