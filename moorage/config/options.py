@@ -242,7 +242,13 @@ def filled(
         raise errors.ConfigurationError(reason=reason) from fault
     except (cfg.Error, ValueError) as fault:
         raise errors.ConfigurationError(reason=_in_words(fault, conf)) from fault
+    except OSError as fault:
+        raise _unreadable(fault) from fault
     return conf
+
+
+def _unreadable(fault: OSError) -> errors.ConfigurationError:
+    return errors.ConfigurationError(reason=f"{fault.filename} cannot be read: {fault.strerror}")
 
 
 def _in_words(fault: Exception, conf: cfg.ConfigOpts) -> str:
@@ -333,11 +339,14 @@ def main_database(conf: cfg.ConfigOpts) -> str:
 def find_file(named: str | None) -> list[Path]:
     """Return the configuration file to read: the named one, else ``MOORAGE_CONFIG``, else the file in /etc, if any.
 
-    :raises ConfigurationError: the named file does not exist.
+    :raises ConfigurationError: the named file does not exist, or a file cannot be looked for.
     """
     chosen = named or os.environ.get("MOORAGE_CONFIG")
-    if chosen:
-        if not Path(chosen).is_file():
-            raise errors.ConfigurationError(reason=f"there is no configuration file {chosen}")
-        return [Path(chosen)]
-    return [DEFAULT_FILE] if DEFAULT_FILE.is_file() else []
+    file = Path(chosen) if chosen else DEFAULT_FILE
+    try:
+        exists = file.is_file()
+    except OSError as fault:
+        raise _unreadable(fault) from fault
+    if chosen and not exists:
+        raise errors.ConfigurationError(reason=f"there is no configuration file {chosen}")
+    return [file] if exists else []

@@ -245,6 +245,17 @@ def test_a_deprecated_option_of_the_bus_library_does_not_prevent_a_second_connec
     Bus(conf).close()
 
 
+def test_a_directory_in_the_place_of_a_file_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigurationError, match=f"{tmp_path} cannot be read: Is a directory"):
+        options.new(files=[tmp_path])
+
+
+def test_a_file_that_cannot_be_looked_for_is_refused_by_its_name() -> None:
+    # A directory that may not be read has the same effect, but not for every user who runs tests.
+    with pytest.raises(errors.ConfigurationError, match="x cannot be read: File name too long"):
+        options.find_file("x" * 300)
+
+
 def test_a_file_that_is_not_text_is_refused_by_its_name(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_bytes(b"[database]\nconnection = \xff\n")
