@@ -11,6 +11,9 @@ _NOAUTH2 = (
     "and isolated networks"
 )
 
+#: The ids of projects and users have up to 255 characters, as in requests.
+_OWNER = "^.{0,254}\\S\\Z"
+
 PLACEMENT_API = [
     cfg.StrOpt(
         "auth_strategy",
@@ -85,12 +88,14 @@ PLACEMENT_API = [
     cfg.StrOpt(
         "incomplete_consumer_project_id",
         default="00000000-0000-0000-0000-000000000000",
+        regex=_OWNER,
         help="The project id of consumers that are created by requests before microversion 1.8, which do not name a "
         "project.",
     ),
     cfg.StrOpt(
         "incomplete_consumer_user_id",
         default="00000000-0000-0000-0000-000000000000",
+        regex=_OWNER,
         help="The user id of consumers that are created by requests before microversion 1.8, which do not name a user.",
     ),
 ]

@@ -47,6 +47,8 @@ def test_an_invalid_value_of_a_plugins_option_is_reported_in_one_sentence(tmp_pa
         ("scheduler", "max_claim_tries", "99999999999999999999"),
         ("oslo_messaging_rabbit", "rabbit_retry_interval", "soon"),
         ("fake_driver", "availability_zone", ""),
+        ("placement_api", "incomplete_consumer_project_id", ""),
+        ("placement_api", "incomplete_consumer_user_id", "u" * 256),
         ("fake_driver", "shared_disk_aggregate", "pool"),
         ("fake_driver", "traits", "HW_CPU_X86_AVX2, custom_low"),
         ("SCHEDULER", "broken_plugin", "maybe"),
