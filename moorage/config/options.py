@@ -33,7 +33,10 @@ _DATABASE = [
         "pool_size",
         default=16,
         min=1,
-        help="The maximum number of connections of a process to each of its databases. A thread waits if none is free.",
+        help="The maximum number of connections of a process for its requests. A thread waits if none is free. Each "
+        "process has one more, which checks whether the database can be reached, and each scheduler two more, for the "
+        "reports of hosts. The Placement API and the dashboard have one for each of their threads instead, and the one "
+        "for the check.",
     ),
     cfg.FloatOpt("pool_timeout", default=10.0, min=0.1, help="Seconds to wait for a free connection of the pool."),
     cfg.FloatOpt(
