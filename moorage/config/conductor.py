@@ -34,7 +34,8 @@ CONDUCTOR = [
         "max_unanswered_retries",
         default=3,
         min=0,
-        help="The number of times an unanswered call is repeated with the same request id.",
+        help="The number of times an unanswered call is repeated with the same request id. Use the same value for the "
+        "placement role, which keeps answers for as long as a call may be repeated.",
     ),
     cfg.StrOpt(
         "consumer_conflict_policy",
@@ -70,14 +71,15 @@ CONDUCTOR = [
         default=60.0,
         min=1.0,
         help="Seconds for which a conductor leases an operation. If the conductor does not renew the lease in this "
-        "time, another one continues the operation.",
+        "time, another one continues the operation. Use the same value for the placement role, which keeps answers "
+        "for as long as another conductor may repeat a call.",
     ),
     cfg.FloatOpt(
         "retry_backoff",
         default=1.0,
         min=0.001,
         help="Seconds before a failed step is tried again. Each further retry waits three times as long as the one "
-        "before, up to thirty times this value.",
+        "before, up to thirty times this value. Use the same value for the placement role, as for lease_seconds.",
     ),
     cfg.FloatOpt(
         "housekeeping_interval",

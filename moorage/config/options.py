@@ -68,7 +68,14 @@ _DATABASE = [
 ]
 
 _RPC = [
-    cfg.FloatOpt("call_timeout", default=30.0, min=0.1, help="Seconds to wait for the answer to an RPC call."),
+    cfg.FloatOpt(
+        "call_timeout",
+        default=30.0,
+        min=0.1,
+        help="Seconds to wait for the answer to an RPC call. Use the same value for the super conductor, the cell "
+        "conductors and the placement role: a cell must answer the super conductor within a third of it, and stored "
+        "answers are kept until no call can be repeated any more.",
+    ),
     cfg.IntOpt(
         "send_retries",
         default=2,
@@ -96,7 +103,9 @@ _SERVICE = [
         "silent_after",
         default=60.0,
         min=0.1,
-        help="Seconds without a heartbeat after which `moorage status` reports a service as silent.",
+        help="Seconds without a heartbeat after which a service or agent counts as silent, at least twice "
+        "report_interval. `moorage status` and `moorage service list` report it, and commands that ask all schedulers "
+        "leave out silent ones. Cell conductors record the heartbeats of hosts at least once in a sixth of it.",
     ),
     cfg.FloatOpt(
         "prune_interval",

@@ -110,9 +110,10 @@ SCHEDULER = [
         "host_down_after",
         default=60.0,
         min=0.1,
-        help="Seconds without a heartbeat after which a host counts as down. Heartbeats are recorded at intervals of a "
-        "sixth of this value. Use the same value for schedulers and cell conductors: otherwise live hosts may count as "
-        "down.",
+        help="Seconds without a heartbeat after which a host counts as down, at least three times [compute] "
+        "report_interval and [conductor] report_interval. Heartbeats are recorded at intervals of a sixth of this "
+        "value, or of [service] silent_after if that is shorter. Use the same value for schedulers and cell "
+        "conductors: otherwise live hosts may count as down.",
     ),
     cfg.BoolOpt(
         "serve_placement",

@@ -23,7 +23,7 @@ def enabled(conf: cfg.ConfigOpts, option: str) -> list[str]:
     """
     written: list[str] = conf.scheduler[option]
     signed = [name for name in written if name.startswith(("+", "-"))]
-    if not signed:
+    if not signed and "" not in written:
         return list(written)
     default = _DEFAULTS[option]
     removed, added = ([name[1:].strip() for name in written if name.startswith(sign)] for sign in "-+")

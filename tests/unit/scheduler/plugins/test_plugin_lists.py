@@ -47,6 +47,7 @@ def test_signed_names_change_the_default(tmp_path: Path) -> None:
         ("+io_ops, cpu", r"mixes names with and without a sign \(cpu\)"),
         ("+", "has a sign without a name"),
         ("+io_ops,, -ram", "has two commas without a name between them"),
+        ("ram,,cpu", "has two commas without a name between them"),
         ("-packing", "removes packing, which is not enabled by default: ram, cpu"),
         ("+ram", "adds ram, which is enabled by default"),
         ("+io_ops, +io_ops", "names one twice"),
