@@ -133,6 +133,8 @@ consumers = Table(
     Column("migration_of", uuid_type()),
     # The providers of its isolated request groups, by suffix; null if groups may share a provider.
     Column("isolated_groups", document_type()),
+    # Where the amounts of a migration's source were when the present destination was claimed.
+    Column("source_amounts", document_type()),
     Index("ix_consumers_claim", "claim_id"),
     Index("ix_consumers_group", "consumer_group_id", "root_provider_id"),
     # Has all columns by which the instances on a root are counted, also those of all hosts when a scheduler starts: the

@@ -46,6 +46,8 @@ class Holding:
     migration_of: str | None
     #: See :mod:`placement_store.claims.isolated_groups`.
     isolated_groups: bytes | None
+    #: See :mod:`placement_store.claims.source_amounts`.
+    source_amounts: bytes | None
     rows: Mapping[Pair, HeldRow]
 
     @property

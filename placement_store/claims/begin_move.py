@@ -18,7 +18,7 @@ from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
 from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import claim as claims
-from placement_store.claims import move_split, released_amounts, residues
+from placement_store.claims import move_split, released_amounts, residues, source_amounts
 from placement_store.claims.claim import NewClaim
 from placement_store.claims.move_split import MovePlaces
 from placement_store.db.names import ResourceClassNames
@@ -70,6 +70,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
         raise _cannot_carry_over(connection, instance, leaving, names)
     claimed = allocations.numbered(new.allocations, keys, names, connection)
     mine, migrations = move_split.divide(parts.kept_old, claimed, places.outside_source)
+    located = move_split.as_allocations(connection, parts.kept_old, names)
     changes = [
         ConsumerChange(
             uuid=instance.uuid,
@@ -83,7 +84,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
             uuid=move.migration_uuid,
             before=None,
             after=migrations + leaving,
-            columns=_migration(connection, instance),
+            columns=_migration(connection, instance) | source_amounts.recording(located),
             inherited=True,
         ),
     ]

@@ -15,7 +15,7 @@ from placement_store.allocations import consumers, tombstones
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
 from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import claim as claims
-from placement_store.claims import move_split, released_amounts, residues
+from placement_store.claims import move_split, released_amounts, residues, source_amounts
 from placement_store.claims.move_split import MovePlaces
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.store import writes
@@ -203,8 +203,10 @@ def _foreign_allocations(
     if instance is not None and moved is not None and instance.claim_id in requests:
         # On a pool that both sides use, the larger of the two amounts counts and not their sum.
         held, claimed = requests[str(moved.claim_id)], requests[str(instance.claim_id)]
+        source = source_amounts.of_move(connection, moved, held, names)
+        keys |= providers.keys_found(connection, source.amounts.keys() - keys.keys())
         places = MovePlaces.of(keys, moved.root_provider_id, instance.root_provider_id, held, claimed)
-        parts = move_split.split_move(connection, instance, moved, held, claimed, places, names)
+        parts = move_split.split_move(connection, instance, moved, source, claimed, places, names)
         # Replace the entries made above, which treat the two consumers separately.
         found |= {instance.uuid: parts.foreign_on_instance, moved.uuid: parts.foreign_on_migration}
     return found

@@ -14,7 +14,7 @@ from placement_store.allocations import consumers
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
 from placement_store.allocations.write import ConsumerChange
-from placement_store.claims import begin_move, move_split, released_amounts, residues
+from placement_store.claims import begin_move, move_split, released_amounts, residues, source_amounts
 from placement_store.claims import claim as claims
 from placement_store.claims.move_split import MovePlaces
 from placement_store.db.names import ResourceClassNames
@@ -76,11 +76,13 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
     # Confirming releases the source, which the migration holds; reverting releases the destination.
     claims.require_releasable(migration if message.outcome == "confirm" else instance, message)
     held = released_amounts.claimed_with(connection, message.held, names)
+    source = source_amounts.of_move(connection, migration, held, names)
     claimed = released_amounts.claimed_with(connection, message.claimed, names)
-    keys = providers.keys_found(connection, {*message.held.allocations, *message.claimed.allocations})
+    named = {*message.held.allocations, *message.claimed.allocations}
+    keys = providers.keys_found(connection, named.union(source.amounts))
     places = MovePlaces.of(keys, migration.root_provider_id, instance.root_provider_id, held, claimed)
     # Split the allocations into those of the source, those of the destination, and foreign ones.
-    parts = move_split.split_move(connection, instance, migration, held, claimed, places, names)
+    parts = move_split.split_move(connection, instance, migration, source, claimed, places, names)
     outcome = _confirmed if message.outcome == "confirm" else _reverted
     ending = outcome(connection, message, instance, migration, places, parts)
     # One write changes both consumers and the residue: only the net growth counts.

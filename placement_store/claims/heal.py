@@ -265,6 +265,8 @@ def _columns(hold: RecordedHold, root_id: int, group_ids: Mapping[str, int]) -> 
         "user_id": hold.user_id,
         "consumer_type": hold.consumer_type,
         "migration_of": hold.migration_of,
+        # What is missing is placed where it was claimed, if it fits.
+        "source_amounts": None,
         "known_over_rpc": True,
         **group,
     }
@@ -277,7 +279,7 @@ def _isolated(hold: RecordedHold, own: Holding | None) -> dict[str, Any]:
 
 
 def _complete(connection: Connection, holds: Sequence[RecordedHold]) -> None:
-    """Verify the residues that have been written, and set missing times of acceptance.
+    """Verify the residues that have been written, set missing times of acceptance, and remove records of moves.
 
     :raises StaleRead: the guest of a residue is gone.
     """
@@ -285,7 +287,12 @@ def _complete(connection: Connection, holds: Sequence[RecordedHold]) -> None:
         if hold.claim_id is None:
             # Only after the write: see `require_unreported`.
             residues.require_unreported(connection, str(hold.accepted_by))
-    _stamp_accepted(connection, sorted(hold.consumer_uuid for hold in holds))
+    uuids = sorted(hold.consumer_uuid for hold in holds)
+    _stamp_accepted(connection, uuids)
+    # Also of migrations that are not healed themselves, since the record names amounts of the instance too.
+    for chunk in bulk.chunks(uuids):
+        recorded = (consumer_table.c.migration_of.in_(chunk), consumer_table.c.source_amounts.is_not(None))
+        connection.execute(consumer_table.update().where(*recorded).values(source_amounts=None))
 
 
 def _stamp_accepted(connection: Connection, uuids: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from moorage.model.allocations import Amounts
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import Holding, Pair
 from placement_store.claims import released_amounts
+from placement_store.claims.source_amounts import SourceAmounts
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
@@ -42,10 +43,14 @@ class MovePlaces:
         keys: Mapping[str, ProviderKey],
         source_root_id: int | None,
         root_id: int | None,
-        held: Amounts,
-        new: Amounts,
+        held: Collection[str],
+        new: Collection[str],
     ) -> "MovePlaces":
-        """Return the places of a move; providers that have been deleted are in none of them."""
+        """Return the places of a move; providers that have been deleted are in none of them.
+
+        :param held: the providers that the source was claimed from.
+        :param new: the providers that the destination is claimed from.
+        """
         outside = {keys[uuid].id for uuid in held if uuid in keys and keys[uuid].root_id != source_root_id}
         used = {keys[uuid].id for uuid in new if uuid in keys}
         return cls(source_root_id, root_id, keys, frozenset(outside), frozenset(used))
@@ -69,6 +74,8 @@ class MoveParts:
     #: On the instance: new, the part of old that it holds itself, and foreign allocations.
     new: Counter[Pair]
     kept_old: Counter[Pair]
+    #: The amounts of ``kept_old`` that the instance holds in addition to those of new.
+    beyond_new: Counter[Pair]
     foreign_on_instance: Counter[Pair]
     #: On the migration.
     old: Counter[Pair]
@@ -81,11 +88,6 @@ class MoveParts:
     def reshaped_pools(self) -> set[int]:
         """Return the ids of the providers of old outside the source's tree, to which a reshape may have moved it."""
         return {provider_id for provider_id, _ in self.kept_old + self.old} - self.migration_tree
-
-    @property
-    def beyond_new(self) -> Counter[Pair]:
-        """Return the amounts of old on the instance that exceed those of new."""
-        return self.kept_old - self.new
 
 
 def split_before_move(
@@ -101,6 +103,7 @@ def split_before_move(
     return MoveParts(
         new=Counter(),
         kept_old=old,
+        beyond_new=old,
         foreign_on_instance=foreign,
         old=Counter(),
         foreign_on_migration=Counter(),
@@ -113,39 +116,47 @@ def split_move(
     connection: Connection,
     instance: Holding,
     migration: Holding,
-    held: Amounts,
+    source: SourceAmounts,
     claimed: Amounts,
     places: MovePlaces,
     names: ResourceClassNames,
 ) -> MoveParts:
     """Split the allocations of an instance and its migration.
 
-    :param held: the amounts that the source was claimed with.
     :param claimed: the amounts that the present destination was claimed with; ``places`` must be of this destination.
     """
-    keys, mine = places.keys, instance.amounts
+    keys, roots = places.keys, dict(places.keys.values())
     instance_tree = released_amounts.providers_on_host(connection, instance)
     migration_tree = released_amounts.providers_on_host(connection, migration)
-    existing = {uuid: resources for uuid, resources in claimed.items() if uuid in keys}
-    named = Counter(allocations.numbered(existing, keys, names, connection))
-    old = _old_on_migration(connection, migration, held, mine, named, places, migration_tree, names)
-    # The instance holds the rest of old in the trees of these providers, as far as it is still allocated.
-    rest = _not_on_migration(connection, held, old, places, migration_tree, names)
-    # What new lacks where it was claimed is not where old was claimed, if old has as much there beyond new.
-    beyond = Counter(allocations.numbered(rest, keys, names, connection)) - named
-    rows = {
-        pair: row._replace(amount=max(min(row.amount, named[pair]), row.amount - beyond[pair]))
-        for pair, row in instance.rows.items()
-    }
-    new = +released_amounts.locate(connection, replace(instance, rows=rows), claimed, keys, instance_tree, names)
-    # The instance has old where it has new: a reshape has moved it there, and first where there is more than new.
-    first = sorted(new, key=lambda pair: (mine[pair] <= new[pair], pair))
-    kept_old = +released_amounts.locate(connection, instance, rest, keys, instance_tree, names, first=first)
+    named, deleted = released_amounts.numbered(connection, claimed, keys, names)
+    old = _old_on_migration(connection, migration, source, instance.amounts, named, places, migration_tree, names)
+    rest = _not_on_migration(connection, source, old, places, migration_tree, names)
+    left = Counter(instance.amounts)
+
+    def take(part: Counter[Pair], others: Counter[Pair], gone: Mapping[int, int] | None = None) -> Counter[Pair]:
+        # What a part lacks where it was claimed is not where the others were claimed.
+        free = {pair: max(min(amount, part[pair]), amount - others[pair]) for pair, amount in left.items()}
+        holding = _holding_only(instance, free)
+        found = +released_amounts.locate_pairs(connection, holding, part, roots, instance_tree, gone)
+        left.subtract(found)
+        return found
+
+    # As far as old and new were claimed from the same provider, they share the amount. A reshape keeps the sum of what
+    # they share, and of what each has for itself.
+    of_both = take(rest & named, (rest | named) - (rest & named))
+    of_new = take(named - rest, rest - named, deleted)
+    of_old = take(rest - named, Counter())
+    new, kept_old = of_both + of_new, of_both + of_old
+    if not source.is_recorded:
+        # What old lacks now is shared too: a reshape may have moved it to a provider of new before the move began.
+        lacking = _lacking(connection, rest - named, of_old, roots)
+        holding = _holding_only(instance, of_new)
+        kept_old += released_amounts.locate_pairs(connection, holding, lacking, roots, instance_tree)
     return MoveParts(
         new=new,
         kept_old=kept_old,
-        # If old and new are on one provider, the larger of the two counts.
-        foreign_on_instance=Counter(mine) - (new | kept_old),
+        beyond_new=of_old,
+        foreign_on_instance=+left,
         old=old,
         foreign_on_migration=Counter(migration.amounts) - old,
         instance_tree=instance_tree,
@@ -156,7 +167,7 @@ def split_move(
 def _old_on_migration(
     connection: Connection,
     migration: Holding,
-    held: Amounts,
+    source: SourceAmounts,
     on_instance: Mapping[Pair, int],
     new: Mapping[Pair, int],
     places: MovePlaces,
@@ -167,68 +178,74 @@ def _old_on_migration(
 
     :param new: the amounts of the destination where they were claimed.
     """
-    keys, outside = places.keys, places.outside_source
+    keys, outside, held = places.keys, places.outside_source, source.amounts
     shared = {uuid: resources for uuid, resources in held.items() if uuid in keys and keys[uuid].id in outside}
-    others = {uuid: resources for uuid, resources in held.items() if uuid not in shared}
+    unshared = {uuid: resources for uuid, resources in held.items() if uuid not in shared}
     # A reshape during the move may have moved these to providers that the destination uses.
-    old = released_amounts.locate(connection, migration, others, keys, migration_tree, names)
-    # The migration has nothing on shared providers. If a reshape had moved amounts of them before the move began, it
-    # has these on providers that neither side names: on those of old, anything beyond old is foreign. If the instance
-    # has more than new on a shared provider, old has stayed there.
+    old = released_amounts.locate(connection, migration, unshared, keys, migration_tree, names)
+    if source.is_recorded:
+        # The migration has nothing of shared providers.
+        return old
+    # If a reshape had moved amounts of shared providers before the move began, the migration has these on providers
+    # that neither side names: on those of old, anything beyond old is foreign. If the instance has more than new on a
+    # shared provider, old has stayed there.
     stayed = {pair: amount for pair, amount in on_instance.items() if amount > new.get(pair, 0)}
     lacking = Counter(allocations.numbered(shared, keys, names, connection)) - Counter(stayed)
-    rows = {
-        pair: row._replace(amount=row.amount - old[pair])
-        for pair, row in migration.rows.items()
-        if pair[0] not in places.pools | places.used
-    }
-    moved = _where_claimed(shared, lacking, keys, names, connection)
-    return old + released_amounts.locate(connection, replace(migration, rows=rows), moved, keys, migration_tree, names)
+    left = Counter(migration.amounts) - old
+    others = _holding_only(migration, {p: n for p, n in left.items() if p[0] not in places.pools | places.used})
+    return old + released_amounts.locate_pairs(connection, others, lacking, dict(keys.values()), migration_tree)
 
 
 def _not_on_migration(
     connection: Connection,
-    held: Amounts,
+    source: SourceAmounts,
     old: Counter[Pair],
     places: MovePlaces,
     migration_tree: Collection[int],
     names: ResourceClassNames,
-) -> Amounts:
-    """Return what the migration lacks of old in the trees outside the source of which the destination uses providers.
+) -> Counter[Pair]:
+    """Return the part of old on the instance, by the providers where it was located or claimed.
 
     :param old: the part of old on the migration.
     """
-    keys = places.keys
-    root_ids = {key.root_id for key in keys.values() if key.id in places.outside_source}
-    shared = {uuid: resources for uuid, resources in held.items() if uuid in keys and keys[uuid].root_id in root_ids}
-    if not shared:
-        return shared
-    claimed = Counter(allocations.numbered(shared, keys, names, connection))
-    rest = claimed - old
-    elsewhere = {pair: amount for pair, amount in (old - claimed).items() if pair[0] not in migration_tree}
-    moved = released_amounts.by_root(connection, elsewhere)
+    keys, outside, roots = places.keys, places.outside_source, dict(places.keys.values())
+    claimed, _ = released_amounts.numbered(connection, source.amounts, keys, names)
+    if source.is_recorded:
+        return within(claimed, outside)
+    # In the trees of which the destination uses providers, it is what the migration lacks.
+    trees = {roots[provider_id] for provider_id in outside}
+    claimed = within(claimed, {provider_id for provider_id, root_id in roots.items() if root_id in trees})
+    found = Counter({pair: amount for pair, amount in old.items() if pair[0] not in migration_tree})
     # First what was claimed from providers that the destination does not use: the instance has the other part of old.
-    roots = dict(keys.values())
-    for pair in sorted(rest, key=lambda pair: pair[0] in places.outside_source):
-        place = roots[pair[0]], pair[1]
-        found = min(rest[pair], moved[place])
-        rest[pair] -= found
-        moved[place] -= found
-    return _where_claimed(shared, rest, keys, names, connection)
+    return _lacking(connection, claimed, found, roots, last=outside)
 
 
-def _where_claimed(
-    claimed: Amounts,
-    amounts: Mapping[Pair, int],
-    keys: Mapping[str, ProviderKey],
-    names: ResourceClassNames,
+def _lacking(
     connection: Connection,
-) -> dict[str, dict[str, int]]:
-    """Return how much of a claim these amounts have, by the uuids of the providers and the names of the classes."""
-    return {
-        uuid: {name: amounts.get((keys[uuid].id, names.id_of(name, connection)), 0) for name in resources}
-        for uuid, resources in claimed.items()
-    }
+    claimed: Counter[Pair],
+    found: Counter[Pair],
+    roots: Mapping[int, int],
+    last: Collection[int] = (),
+) -> Counter[Pair]:
+    """Return what has not been found of claimed amounts, neither where they were claimed nor elsewhere in its tree.
+
+    :param last: the providers to which amounts found elsewhere in their tree are assigned last.
+    """
+    lacking = claimed - found
+    if not lacking:
+        return lacking
+    elsewhere = released_amounts.by_root(connection, found - claimed)
+    for provider_id, number in sorted(lacking, key=lambda pair: (pair[0] in last, pair)):
+        place = roots[provider_id], number
+        covered = min(lacking[provider_id, number], elsewhere[place])
+        lacking[provider_id, number] -= covered
+        elsewhere[place] -= covered
+    return +lacking
+
+
+def _holding_only(holding: Holding, amounts: Mapping[Pair, int]) -> Holding:
+    """Return a consumer as if it held only these of its amounts."""
+    return replace(holding, rows={pair: holding.rows[pair]._replace(amount=n) for pair, n in amounts.items()})
 
 
 def divide(

@@ -5,7 +5,7 @@ same tree: of the host's tree, or of a sharing provider's.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from sqlalchemy import Connection, select
@@ -13,6 +13,7 @@ from sqlalchemy import Connection, select
 from moorage import errors
 from moorage.model import AllocationRequest
 from moorage.model.allocations import Amounts, amounts_of
+from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import Holding, Pair
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers import rows as providers
@@ -47,7 +48,6 @@ def locate(
     keys: Mapping[str, ProviderKey],
     in_tree: Collection[int],
     names: ResourceClassNames,
-    first: Sequence[Pair] = (),
 ) -> Counter[Pair]:
     """Return the amounts to be released, by the provider from which they are allocated now.
 
@@ -57,24 +57,44 @@ def locate(
 
     :param keys: the providers that ``released`` names and that exist; a deleted one was in the host's tree.
     :param in_tree: the result of :func:`providers_on_host`.
-    :param first: the amounts that are taken before the others, if one is not where it was claimed.
+    """
+    claimed, deleted = numbered(connection, released, keys, names)
+    return locate_pairs(connection, holding, claimed, dict(keys.values()), in_tree, deleted)
+
+
+def numbered(
+    connection: Connection, released: Amounts, keys: Mapping[str, ProviderKey], names: ResourceClassNames
+) -> tuple[Counter[Pair], Counter[int]]:
+    """Return amounts by the ids of provider and class, and the amounts of deleted providers by the ids of classes."""
+    existing = {uuid: resources for uuid, resources in released.items() if uuid in keys}
+    deleted: Counter[int] = Counter()
+    for uuid in released.keys() - existing.keys():
+        deleted.update({names.id_of(name, connection): amount for name, amount in released[uuid].items()})
+    return Counter(allocations.numbered(existing, keys, names, connection)), deleted
+
+
+def locate_pairs(
+    connection: Connection,
+    holding: Holding,
+    claimed: Mapping[Pair, int],
+    roots: Mapping[int, int],
+    in_tree: Collection[int],
+    deleted: Mapping[int, int] | None = None,
+) -> Counter[Pair]:
+    """Return the present places of amounts that are given as :func:`numbered` returns them; see :func:`locate`.
+
+    :param roots: the root of each provider that is named.
     """
     held = holding.amounts
-    found: Counter[Pair] = Counter()
+    found = Counter({pair: min(amount, held.get(pair, 0)) for pair, amount in claimed.items()})
     #: By root and resource class.
     missing: Counter[tuple[int | None, int]] = Counter()
-    for uuid, resources in released.items():
-        key = keys.get(uuid)
-        for name, amount in resources.items():
-            number = names.id_of(name, connection)
-            here = 0 if key is None else min(amount, held.get((key.id, number), 0))
-            if key is not None:
-                found[key.id, number] += here
-            missing[holding.root_provider_id if key is None else key.root_id, number] += amount - here
-    roots = dict.fromkeys(in_tree, holding.root_provider_id) | _other_roots(connection, holding, +missing, in_tree)
-    pairs = dict.fromkeys([*first, *sorted(held)])
-    for provider_id, number in (pair for pair in pairs if pair in held and pair[0] in roots):
-        place = roots[provider_id], number
+    missing.update({(holding.root_provider_id, number): amount for number, amount in (deleted or {}).items()})
+    for (provider_id, number), amount in claimed.items():
+        missing[roots[provider_id], number] += amount - found[provider_id, number]
+    places = dict.fromkeys(in_tree, holding.root_provider_id) | _other_roots(connection, holding, +missing, in_tree)
+    for provider_id, number in (pair for pair in sorted(held) if pair[0] in places):
+        place = places[provider_id], number
         elsewhere = min(missing[place], held[provider_id, number] - found[provider_id, number])
         found[provider_id, number] += elsewhere
         missing[place] -= elsewhere

@@ -15,7 +15,7 @@ from placement_store.allocations import consumers
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
 from placement_store.allocations.write import ConsumerChange
-from placement_store.claims import begin_move, isolated_groups, move_split, released_amounts, residues
+from placement_store.claims import begin_move, isolated_groups, move_split, released_amounts, residues, source_amounts
 from placement_store.claims import claim as claims
 from placement_store.claims.move_split import MovePlaces
 from placement_store.db.names import ResourceClassNames
@@ -160,11 +160,13 @@ def _next_destination(
     instance = found[message.consumer_uuid]
     migration = begin_move.migration_of(found, instance, message.migration_uuid)
     held = released_amounts.claimed_with(connection, message.held, names)
+    source = source_amounts.of_move(connection, migration, held, names)
+    keys = {**keys, **providers.keys_found(connection, source.amounts.keys() - keys.keys())}
     released = released_amounts.claimed_with(connection, message.released, names)
     root_id = keys[message.root_provider_uuid].root_id
     before = MovePlaces.of(keys, migration.root_provider_id, instance.root_provider_id, held, released)
-    after = MovePlaces.of(keys, migration.root_provider_id, root_id, held, amounts_of(message.claimed.allocations))
-    parts = move_split.split_move(connection, instance, migration, held, released, before, names)
+    after = MovePlaces.of(keys, migration.root_provider_id, root_id, held, message.claimed.allocations)
+    parts = move_split.split_move(connection, instance, migration, source, released, before, names)
     on_host = parts.instance_tree
     # The foreign allocations on the released host are deleted, unless it is the source: the instance may return there.
     released_whole = set() if before.on_source or root_id == instance.root_provider_id else on_host
@@ -177,7 +179,8 @@ def _next_destination(
     # Foreign allocations of the migration come back if the next destination uses their providers again.
     in_source = parts.migration_tree if after.on_source else set()
     returning = move_split.within(parts.foreign_on_migration, after.used | in_source)
-    mine, migrations = move_split.divide(parts.kept_old + parts.old, claimed, after.outside_source)
+    old = parts.kept_old + parts.old
+    mine, migrations = move_split.divide(old, claimed, after.outside_source)
     return _SwapResult(
         after=mine + (foreign - leaving) + returning,
         kept=parts.kept_old + foreign,
@@ -186,6 +189,7 @@ def _next_destination(
             uuid=migration.uuid,
             before=migration,
             after=migrations + leaving + (parts.foreign_on_migration - returning),
+            columns=source_amounts.recording(move_split.as_allocations(connection, old, names)),
             inherited=True,
         ),
     )

@@ -262,6 +262,26 @@ def test_a_move_that_is_not_ended_is_rebuilt_on_both_sides_and_can_end_either_wa
     assert store.is_sound()
 
 
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_a_move_ends_with_the_amounts_of_one_side_if_a_reshape_came_before_it_and_its_server_was_healed(
+    store: Store, reshaping: Reshaping, heal: Heal, i1: Moving, destination: str, pool: str, outcome: str
+) -> None:
+    [part] = reshaping.move((pool, {"DISK_GB": 100}, "part"), providers=(child("part", pool),)).created
+    i1.generation = store.consumer(i1.uuid).generation
+    i1.begin({destination: LARGE, **disk(part, 30)})
+    i1.accept()
+    own = {destination: LARGE, **disk(pool, 50), **disk(part, 30)}
+    lose(store, i1.uuid)
+
+    heal(hold(i1.uuid, i1.claim_id, own, i1.next_attempt, accepted_host="destination", pools=(pool, part)))
+    ended = store.dispatcher.call(i1.ending(outcome, guest_gone=True))
+
+    back = {**i1.held, **disk(part, 50)}
+    del back[pool]
+    assert (i1.amounts, ended.extras) == (i1.claimed if outcome == "confirm" else back, {})
+    assert store.is_sound()
+
+
 def test_a_residue_is_rebuilt_without_a_claim_until_its_attempt_is_gone(store: Store, heal: Heal, source: str) -> None:
     attempt = ids.fresh()
     heal(hold(attempt, None, {source: SMALL}, attempt, consumer_type="RESIDUE", owner=None))

@@ -3,9 +3,11 @@
 from typing import NamedTuple
 
 import pytest
-from support.placement_store.builders import Store
+from support.placement_store.builders import Store, request
 from support.placement_store.move_builders import Moving, disk
 from support.placement_store.reshape_builders import Reshaping, dealt
+
+from placement_store.schema import consumers
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
 
@@ -198,4 +200,107 @@ def test_foreign_amounts_on_the_migration_are_named_if_the_instance_has_all_of_t
         assert {uuid: dict(part.resources) for uuid, part in ended.extras.items()} == foreign
     else:
         assert moving.amounts == {**moving.held, **foreign}
+    assert store.is_sound()
+
+
+@pytest.mark.parametrize("keep_extras", [False, True])
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_foreign_amounts_that_the_migration_has_where_no_claim_was_are_not_those_of_the_source(
+    store: Store, at: Providers, outcome: str, keep_extras: bool
+) -> None:
+    moving = Moving(store, {at.source: CPUS, **disk(at.nvme, 10)}).build()
+    foreign = disk(at.hdd, 10)
+    others_put(moving, foreign)
+    moving.begin({at.after: CPUS, **disk(at.hdd, 10)})
+    moving.swap({at.third: CPUS, **disk(at.nvme, 10)})
+    assert moving.migrations == {at.source: CPUS, **foreign}
+    moving.accept()
+
+    ended = store.dispatcher.call(moving.ending(outcome, guest_gone=True, keep_extras=keep_extras))
+
+    if outcome == "confirm":
+        assert moving.amounts == {**moving.claimed, **(foreign if keep_extras else {})}
+        assert {uuid: dict(part.resources) for uuid, part in ended.extras.items()} == foreign
+    else:
+        assert (moving.amounts, ended.extras) == ({**moving.held, **foreign}, {})
+    assert store.is_sound()
+
+
+@pytest.mark.backends("sqlite", "mariadb")
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_a_move_begun_by_the_former_release_ends_with_what_a_reshape_had_moved_before(
+    store: Store, reshaping: Reshaping, at: Providers, outcome: str
+) -> None:
+    moving = Moving(store, {at.source: CPUS, **disk(at.hdd, 30)}).build()
+    tray = store.provider("tray", parent=at.hdd)
+    reshaping.move((at.hdd, {"DISK_GB": 200}, tray))
+    moving.generation = store.consumer(moving.uuid).generation
+    moving.begin({at.after: CPUS, **disk(tray, 20)})
+    moving.accept()
+    # The former release does not write this column.
+    store.database.write(lambda connection: connection.execute(consumers.update().values(source_amounts=None)))
+
+    ended = store.dispatcher.call(moving.ending(outcome, guest_gone=True))
+
+    back = {at.source: CPUS, **disk(tray, 30)}
+    assert (moving.amounts, ended.extras) == (moving.claimed if outcome == "confirm" else back, {})
+    assert store.is_sound()
+
+
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_a_reshape_of_what_the_destination_has_for_itself_leaves_no_more_than_one_side_and_foreign_amounts(
+    store: Store, reshaping: Reshaping, at: Providers, outcome: str
+) -> None:
+    moving = Moving(store, {at.source: CPUS, **disk(at.ssd, 40)}).build()
+    moving.begin({at.after: CPUS, **disk(at.hdd, 10), **disk(at.ssd, 10)})
+    moving.accept()
+    store.put(moving.uuid, {**moving.amounts, **disk(at.ssd, 50)}, moving.generation)
+    tray = store.provider("tray", parent=at.hdd)
+    reshaping.move((at.hdd, {"DISK_GB": 200}, tray))
+
+    ended = store.dispatcher.call(moving.ending(outcome, guest_gone=True))
+
+    of_pool = sum(resources.get("DISK_GB", 0) for resources in moving.amounts.values())
+    assert (of_pool, ended.extras) == (20 + 10 if outcome == "confirm" else 40 + 10, {})
+    assert store.is_sound()
+
+
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_what_both_consumers_have_of_the_source_is_restored_if_a_reshape_brings_it_to_one_provider(
+    store: Store, reshaping: Reshaping, at: Providers, outcome: str
+) -> None:
+    moving = Moving(store, {at.source: CPUS, **disk(at.ssd, 10), **disk(at.hdd, 10)}).build()
+    moving.begin({at.after: CPUS, **disk(at.ssd, 10)})
+    moving.accept()
+    reshaping.move((at.hdd, {"DISK_GB": 200}, at.ssd))
+    assert moving.migrations == {at.source: CPUS, **disk(at.ssd, 10)}
+
+    ended = store.dispatcher.call(moving.ending(outcome, guest_gone=True))
+
+    back = {at.source: CPUS, **disk(at.ssd, 20)}
+    assert (moving.amounts, ended.extras) == (moving.claimed if outcome == "confirm" else back, {})
+    assert store.is_sound()
+
+
+@pytest.mark.parametrize("to", ["a third provider", "the provider of the destination"])
+@pytest.mark.parametrize("outcome", ["confirm", "revert", "delete"])
+def test_a_reshape_of_what_only_the_source_has_of_a_class_does_not_make_it_foreign(
+    store: Store, reshaping: Reshaping, at: Providers, outcome: str, to: str
+) -> None:
+    left, right = (
+        store.provider(name, parent=at.hdd, DISK_GB=100, CUSTOM_IOPS=100) for name in ("left drive", "right drive")
+    )
+    moving = Moving(store, {at.source: CPUS, left: {"CUSTOM_IOPS": 30}}).build()
+    moving.begin({at.after: CPUS, **disk(left, 10), right: {"CUSTOM_IOPS": 30}})
+    moving.accept()
+    target = right if to == "the provider of the destination" else at.hdd
+    reshaping.move((left, {"CUSTOM_IOPS": 100}, target))
+
+    if outcome == "delete":
+        sides = {moving.source_claim: request(moving.held), moving.claim_id: request(moving.claimed)}
+        assert store.delete(moving.uuid, for_good=True, claimed_with=sides).extras == {}
+    else:
+        ended = store.dispatcher.call(moving.ending(outcome, guest_gone=True))
+        back = {at.source: CPUS, target: {"CUSTOM_IOPS": 30}}
+        assert (moving.amounts, ended.extras) == (moving.claimed if outcome == "confirm" else back, {})
     assert store.is_sound()

@@ -68,6 +68,8 @@ class Model:
     groups: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     #: The record of a conductor by migration: the claimed amounts of its source and of its destination.
     recorded: dict[str, tuple[AllocationRequest, AllocationRequest]] = field(default_factory=dict)
+    #: The store's record by migration: where the amounts of its source were when the destination was claimed.
+    located: dict[str, Held] = field(default_factory=dict)
 
     def copy(self) -> "Model":
         """Return an independent copy of the model."""
@@ -81,6 +83,7 @@ class Model:
             traits=set(self.traits),
             groups=dict(self.groups),
             recorded=dict(self.recorded),
+            located=dict(self.located),
         )
 
     # --- Trees ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Moves in the model: the allocations of an instance and its migration from the beginning of a move to its end."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,6 +74,7 @@ def begin(message: BeginMove, model: Model, found: Any) -> Claimed:
     write(model, changes, request.keys() | relied_on.keys(), relied_on, faults=faults)
     consumers.bind(model, [new])
     model.recorded[move.migration_uuid] = (move.held, AllocationRequest(allocations=request))
+    model.located[move.migration_uuid] = dict(old)
     return consumers.answer_to(model, uuid)
 
 
@@ -125,7 +126,7 @@ def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
         raise Refused([*faults, *_moved(model, requests)])
     source = Side(migration.root, held)
     present, next_ = Side(holder.root, released), Side(model.root_of(message.root_provider_uuid), claimed)
-    parts = _parts(model, holder, migration, source, present)
+    parts = _parts(model, holder, migration, message.migration_uuid, present)
     tree = model.tree(holder.root)
     on_source = present.root == source.root
     whole = set() if on_source or next_.root == present.root else tree
@@ -137,7 +138,8 @@ def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
     leaving = _within(foreign, left)
     in_source = model.tree(source.root) if next_.root == source.root else set()
     returning = _within(parts.foreign_on_migration, next_.providers | in_source)
-    mine, others = _divided(parts.kept_old + parts.old, claimed, _shared(model, source, next_))
+    old = parts.kept_old + parts.old
+    mine, others = _divided(old, claimed, _shared(model, source, next_))
     residue = {} if message.guest_gone else consumers.residue_of(model, holder, parts.kept_old + foreign)
     answer = found if isinstance(found, Claimed) else None
     columns = {**UNCLAIMED, "owner": holder.owner, "claim_id": consumers.fresh(model, answer), "root": next_.root}
@@ -152,6 +154,7 @@ def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
     _, relied_on = consumers.named_in(_still(model, requests))
     write(model, changes, named | relied_on.keys(), relied_on, faults=faults)
     model.recorded[message.migration_uuid] = (message.held, message.claimed)
+    model.located[message.migration_uuid] = dict(old)
     swapped = consumers.answer_to(model, uuid, next(iter(residue), None))
     return structs.replace(swapped, extras=consumers.as_message(lost))
 
@@ -178,7 +181,7 @@ def end(message: EndMove, model: Model, _found: Any) -> MoveEnded:
         faults.append(errors.InvalidState(reason="there is nothing to go back to"))
     refuse(faults)
     source, present = Side(migration.root, held), Side(holder.root, claimed)
-    parts = _parts(model, holder, migration, source, present)
+    parts = _parts(model, holder, migration, message.migration_uuid, present)
     may_be_used = message.leave_residue and not message.guest_gone
     if message.outcome == "confirm":
         changes, lost = _confirmed(model, message, holder, migration, parts, may_be_used)
@@ -205,7 +208,7 @@ def _confirmed(
     of_host = dict(_within(Counter(migration.held) - staying, tree))
     stays = may_be_used and of_host and migration.claim_id and migration.accepted_by not in {None, *model.buried}
     residue = dict.fromkeys(("claim_id", "owner", "group")) | {"consumer_type": "RESIDUE"}
-    after = Counter(holder.held) - (parts.kept_old - parts.new) + staying
+    after = Counter(holder.held) - parts.beyond_new + staying
     changes = {
         message.consumer_uuid: Change(dict(after), inherited=True),
         message.migration_uuid: Change(of_host, residue, inherited=True) if stays else Change({}, UNCLAIMED, True),
@@ -332,10 +335,8 @@ def _foreign(model: Model, message: DeleteAllocations, going: Mapping[str, Holde
     moved = next((one for one, other in going.items() if one != uuid and other.claim_id in named), None)
     if instance is not None and moved is not None and instance.claim_id in named:
         # An amount of a pool that both sides use is counted once.
-        held, claimed = (
-            Side(side.root, consumers.present(model, named[str(side.claim_id)])) for side in (going[moved], instance)
-        )
-        parts = _parts(model, instance, going[moved], held, claimed)
+        present = Side(instance.root, consumers.present(model, named[str(instance.claim_id)]))
+        parts = _parts(model, instance, going[moved], moved, present)
         found |= {uuid: parts.foreign_on_instance, moved: parts.foreign_on_migration}
     return found
 
@@ -347,62 +348,35 @@ def _foreign(model: Model, message: DeleteAllocations, going: Mapping[str, Holde
 class Parts:
     """The allocations of an instance and its migration: the claimed amounts of both sides, and foreign allocations."""
 
-    new: Counter[Pair]
     kept_old: Counter[Pair]
+    #: The part of ``kept_old`` that is not counted as the destination's as well.
+    beyond_new: Counter[Pair]
     foreign_on_instance: Counter[Pair]
     old: Counter[Pair]
     foreign_on_migration: Counter[Pair]
 
 
-def _parts(model: Model, holder: Holder, migration: Holder, source: Side, present: Side) -> Parts:
-    """Match the claimed amounts of the source with the allocations of both consumers, the most certain ones first."""
-    shared, named = _shared(model, source, present), source.providers | present.providers
-    trees = {model.root_of(one) for one in shared}
-    wanted, mine, migrations = Counter(source.amounts), Counter(holder.held), Counter(migration.held)
-
-    def root(claimed: str) -> str | None:
-        # A deleted provider was in the tree of the source's host.
-        return model.root_of(claimed) if claimed in model.providers else migration.root
-
-    def match(held: Counter[Pair], is_match: Callable[[str, Pair], bool]) -> Counter[Pair]:
-        """Take wanted amounts from those held; ``is_match`` gets the provider of the claim and the pair held."""
-        taken: Counter[Pair] = Counter()
-        for claimed, name in wanted:
-            for at in model.providers:
-                if root(claimed) == root(at) and is_match(claimed, (at, name)):
-                    amount = min(wanted[claimed, name], held[at, name])
-                    wanted[claimed, name] -= amount
-                    held[at, name] -= amount
-                    taken[at, name] += amount
-        return +taken
-
+def _parts(model: Model, holder: Holder, migration: Holder, migration_uuid: str, present: Side) -> Parts:
+    """Match the recorded amounts of the source and those of the destination with the allocations of both consumers."""
+    source = Side(migration.root, model.located[migration_uuid])
+    shared = _shared(model, source, present)
+    rest = Counter({one: amount for one, amount in source.amounts.items() if one[0] in shared})
     # The migration has what the destination does not share; a reshape may have moved it.
-    old = match(migrations, lambda claimed, there: claimed == there[0] and there[0] not in shared)
-    old += match(migrations, lambda claimed, _: claimed not in shared)
-    # It also has what a reshape had moved from a shared provider before the move, to one that no claim names. But if
-    # the instance has more than new at a shared provider, old is still there.
-    more = {one for one in wanted if one[0] in shared and mine[one] > present.amounts.get(one, 0)}
-    stays = {one: min(wanted[one], mine[one]) for one in more}
-    wanted.subtract(stays)
-    old += match(migrations, lambda claimed, there: claimed in shared and there[0] not in named)
-    wanted.update(stays)
-    # What new lacks at its providers is not what old has at its own, beyond new.
-    rest = Counter({one: amount for one, amount in wanted.items() if root(one[0]) in trees})
-    beyond = rest - Counter(present.amounts)
-    others = {one: max(min(n, present.amounts.get(one, 0)), n - beyond[one]) for one, n in holder.held.items()}
-    new = +consumers.released_amounts_of(model, replace(holder, held=others), present.amounts)
-    # The instance has the rest of old in the trees of shared providers; if a reshape has moved it, first where new is.
-    more = {one for one in new if holder.held[one] > new[one]}
-    kept_old = match(mine, lambda claimed, there: claimed == there[0] and root(there[0]) in trees)
-    kept_old += match(mine, lambda _, there: root(there[0]) in trees and there in more)
-    kept_old += match(mine, lambda _, there: root(there[0]) in trees and there in new)
-    kept_old += match(mine, lambda _, there: root(there[0]) in trees)
+    old = +consumers.released_amounts_of(model, migration, dict(Counter(source.amounts) - rest))
+    # The instance has the rest. Of what both claimed from one provider, they share the smaller amount.
+    new, mine = Counter(present.amounts), Counter(holder.held)
+    found: list[Counter[Pair]] = []
+    parts = [rest & new, new - rest, rest - new]
+    for part, later in zip(parts, (parts[1] + parts[2], parts[2], Counter[Pair]()), strict=True):
+        free = {one: max(min(amount, part[one]), amount - later[one]) for one, amount in mine.items()}
+        found.append(+consumers.released_amounts_of(model, replace(holder, held=free), part))
+        mine -= found[-1]
     return Parts(
-        new=new,
-        kept_old=kept_old,
-        foreign_on_instance=Counter(holder.held) - (new | kept_old),
+        kept_old=found[0] + found[2],
+        beyond_new=found[2],
+        foreign_on_instance=mine,
         old=old,
-        foreign_on_migration=+migrations,
+        foreign_on_migration=Counter(migration.held) - old,
     )
 
 
