@@ -257,9 +257,14 @@ def _differing(
 
     mark = hold.claim_id or hold.accepted_by or ""
     if holder is None:
-        wanted = in_words(amounts_of(hold.allocations))
+        # A heal leaves out classes that have been deleted since; without others, there is nothing to hold.
+        wanted = {
+            uuid: {name: amount for name, amount in resources.items() if classes is None or name in classes}
+            for uuid, resources in amounts_of(hold.allocations).items()
+        }
         where = hold.accepted_host or f"provider {hold.root_provider_uuid}"
-        yield finding("unheld", f"holds nothing on {where}, and should hold {wanted}", mark)
+        if any(wanted.values()):
+            yield finding("unheld", f"holds nothing on {where}, and should hold {in_words(wanted)}", mark)
     elif differences := [each for each in _differences(hold, holder) if each is not None]:
         yield finding("claim", "; ".join(differences), mark)
     else:

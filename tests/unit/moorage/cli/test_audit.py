@@ -260,6 +260,22 @@ def test_a_recorded_amount_of_a_deleted_class_is_no_finding(classes: set[str] | 
     assert [finding.kind for finding in found] == expected
 
 
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        ({"CUSTOM_OTHER"}, []),
+        ({"VCPU"}, [f"holds nothing on host1, and should hold 16 VCPU of provider {NODE}"]),
+        (None, [f"holds nothing on host1, and should hold 1 CUSTOM_GONE of provider {POOL}, 16 VCPU of provider {NODE}"]),
+    ],
+)
+def test_a_server_is_unheld_only_if_a_class_that_was_claimed_for_it_still_exists(
+    classes: set[str] | None, expected: list[str]
+) -> None:
+    older = recorded(hold({NODE: {"VCPU": 16}, POOL: {"CUSTOM_GONE": 1}}))
+    found = judge(seen(instances=[instance()], recorded=older, classes=classes))
+    assert [finding.detail for finding in found] == expected
+
+
 def test_amounts_moved_within_the_tree_are_no_finding_and_outside_of_it_are_short() -> None:
     child = derived("audit", "child")
     moved = changed(held={NODE: {"MEMORY_MB": 1024}, child: {"VCPU": 16}})
