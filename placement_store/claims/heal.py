@@ -17,6 +17,7 @@ from moorage import errors
 from moorage.db.columns import now
 from moorage.messages import HealConsumers, Healed
 from moorage.model import AllocationRequest, RecordedHold, SeenConsumer
+from moorage.model.allocations import Amounts
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
@@ -44,7 +45,8 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     :raises ConsumerGenerationConflict: a consumer has another generation or claim than the caller has seen.
     :raises ConsumerDeleted: a recorded consumer has been deleted for good, or its guest is known to be gone.
     :raises InvalidRequest: a recorded consumer was not seen, or is to be deleted as well.
-    :raises ProviderNotFound: a host's own provider or a pool does not exist.
+    :raises ProviderNotFound: a host's own provider does not exist.
+    :raises InvalidState: a pool does not exist, and the consumer does not have its amounts elsewhere.
     :raises CapacityExceeded: the missing amounts do not fit.
     :raises GroupRuleRefused: the rule of a server group forbids a member on its host.
     :raises StaleRead: something has changed since it was read; a new transaction may succeed.
@@ -155,19 +157,21 @@ def _missing(
     spare: Counter[Pair],
 ) -> Counter[Pair]:
     """Return the recorded amounts that a consumer lacks, on their provider or elsewhere in its tree."""
-    wanted = released_amounts.claimed_with(connection, AllocationRequest(allocations=hold.allocations), names)
+    request = AllocationRequest(allocations=hold.allocations)
+    wanted = dict(released_amounts.claimed_with(connection, request, names))
+    gone = {uuid: wanted.pop(uuid) for uuid in hold.pools if uuid in wanted and uuid not in keys}
     there: Counter[Pair] = Counter()
+    in_tree: set[int] = set()
     if own is not None:
-        there = +released_amounts.locate(
-            connection, own, wanted, keys, released_amounts.providers_on_host(connection, own), names
-        )
+        in_tree = released_amounts.providers_on_host(connection, own)
+        there = +released_amounts.locate(connection, own, wanted, keys, in_tree, names)
+    beyond = Counter({} if own is None else own.amounts) - there
+    _require_held_elsewhere(connection, hold, gone, {p: n for p, n in beyond.items() if p[0] not in in_tree}, names)
     present = {uuid: resources for uuid, resources in wanted.items() if uuid in keys}
     of_tree = {key.id for key in keys.values() if key.root_id == root_id}
     claimed = Counter(allocations.numbered(present, keys, names, connection))
     lacking: Counter[int] = Counter()
     for uuid, resources in wanted.items():
-        if uuid not in keys and uuid in hold.pools:
-            raise errors.ProviderNotFound(name=uuid)
         if uuid not in keys or keys[uuid].id in of_tree:
             lacking.update({names.id_of(name, connection): amount for name, amount in resources.items()})
     tree_ids = providers.tree_ids(connection, [root_id])
@@ -184,6 +188,33 @@ def _missing(
         moved[roots[provider_id], number] -= covered
     found = _spread(connection, +lacking, claimed - there, tree_ids, spare)
     return found + _spread_over_pools(connection, +pools, roots, spare)
+
+
+def _require_held_elsewhere(
+    connection: Connection,
+    hold: RecordedHold,
+    gone: Amounts,
+    beyond: Mapping[Pair, int],
+    names: ResourceClassNames,
+) -> None:
+    """Verify that a consumer still has the amounts of deleted pools: a reshape must have moved them before.
+
+    :param beyond: its allocations outside its host's tree that are not those of other pools.
+    :raises InvalidState: it has not, and nothing shows which providers have the pool's inventory now.
+    """
+    elsewhere: Counter[int] = Counter()
+    for (_, number), amount in beyond.items():
+        elsewhere[number] += amount
+    for uuid, resources in gone.items():
+        for name, amount in resources.items():
+            number = names.id_of(name, connection)
+            elsewhere[number] -= amount
+            if elsewhere[number] < 0:
+                raise errors.InvalidState(
+                    reason=f"consumer {hold.consumer_uuid} lacks {amount} {name} of the pool {uuid}, which does not "
+                    "exist. Create a provider with this uuid: if a reshape had emptied the pool, without inventories, "
+                    "and below a provider of the tree that has its inventory now. Then repeat"
+                )
 
 
 def _spread_over_pools(

@@ -233,6 +233,8 @@ class RecordsCompared:
         self._roots = store.roots
         self._classes = classes
         self._nodes = {host.compute_node_uuid for host in hosts}
+        #: The providers that have allocations, or whose trees have some.
+        self._in_use = {uuid for holder in store.holders for uuid in holder.held} | set(store.roots.values())
 
     def findings(self, instance: InstanceHolds) -> Iterator[Finding]:
         """Yield consumers that hold less than recorded, or differ otherwise: others may claim the rest."""
@@ -242,59 +244,62 @@ class RecordsCompared:
             # Residues on a deleted host were deleted together with it.
             if hold.consumer_type != RESIDUE or hold.root_provider_uuid in self._nodes:
                 holder = self._holders.get(hold.consumer_uuid)
-                yield from _differing(instance, hold, holder, self._roots, self._classes)
+                yield from self._differing(instance, hold, holder)
 
+    def _differing(self, instance: InstanceHolds, hold: RecordedHold, holder: Holder | None) -> Iterator[Finding]:
+        classes = self._classes
 
-def _differing(
-    instance: InstanceHolds,
-    hold: RecordedHold,
-    holder: Holder | None,
-    roots: Mapping[str, str],
-    classes: Collection[str] | None,
-) -> Iterator[Finding]:
-    def finding(kind: str, detail: str, mark: str) -> Finding:
-        return Finding(kind, hold.consumer_uuid, detail, mark, instance_uuid=instance.instance_uuid)
+        def finding(kind: str, detail: str, mark: str) -> Finding:
+            return Finding(kind, hold.consumer_uuid, detail, mark, instance_uuid=instance.instance_uuid)
 
-    mark = hold.claim_id or hold.accepted_by or ""
-    if holder is None:
-        # A heal leaves out classes that have been deleted since; without others, there is nothing to hold.
-        wanted = {
-            uuid: {name: amount for name, amount in resources.items() if classes is None or name in classes}
-            for uuid, resources in amounts_of(hold.allocations).items()
-        }
-        where = hold.accepted_host or f"provider {hold.root_provider_uuid}"
-        if any(wanted.values()):
-            yield finding("unheld", f"holds nothing on {where}, and should hold {in_words(wanted)}", mark)
-    elif differences := [each for each in _differences(hold, holder) if each is not None]:
-        yield finding("claim", "; ".join(differences), mark)
-    else:
-        for uuid, name, expected, found in _shortages(hold, holder.held, roots):
-            if classes is not None and name not in classes:
-                continue  # deleted since: a heal leaves it out too
-            detail = f"holds {found} {name} of provider {uuid}, and should hold {expected}"
-            yield finding("short", detail, f"{mark} {uuid} {name} {expected} {found}")
+        mark = hold.claim_id or hold.accepted_by or ""
+        if holder is None:
+            # A heal leaves out classes that have been deleted since; without others, there is nothing to hold.
+            wanted = {
+                uuid: {name: amount for name, amount in resources.items() if classes is None or name in classes}
+                for uuid, resources in amounts_of(hold.allocations).items()
+            }
+            where = hold.accepted_host or f"provider {hold.root_provider_uuid}"
+            if any(wanted.values()):
+                yield finding("unheld", f"holds nothing on {where}, and should hold {in_words(wanted)}", mark)
+        elif differences := [each for each in _differences(hold, holder) if each is not None]:
+            yield finding("claim", "; ".join(differences), mark)
+        else:
+            for uuid, name, expected, found in self._shortages(hold, holder.held):
+                if classes is not None and name not in classes:
+                    continue  # deleted since: a heal leaves it out too
+                detail = f"holds {found} {name} of provider {uuid}, and should hold {expected}"
+                yield finding("short", detail, f"{mark} {uuid} {name} {expected} {found}")
 
+    def _shortages(self, hold: RecordedHold, held: Amounts) -> Iterator[tuple[str, str, int, int]]:
+        """Yield provider, resource class, recorded and found amount where less is allocated than recorded.
 
-def _shortages(hold: RecordedHold, held: Amounts, roots: Mapping[str, str]) -> Iterator[tuple[str, str, int, int]]:
-    """Yield provider, resource class, recorded and found amount where less is allocated than recorded.
+        Allocations are summed under the roots of their trees, because a reshape may have moved them. Allocations beyond
+        the recorded ones are no finding: they are foreign allocations.
 
-    Allocations are summed under the roots of their trees, because a reshape may have moved them. Allocations beyond the
-    recorded ones are no finding: they are foreign allocations.
-
-    :param held: the consumer's allocations, by provider and resource class.
-    :param roots: the root of each provider that is not a root itself.
-    """
-    root = roots.get(hold.root_provider_uuid, hold.root_provider_uuid)
-    recorded: Counter[tuple[str, str]] = Counter()
-    found: Counter[tuple[str, str]] = Counter()
-    for uuid, part in hold.allocations.items():
-        place = roots.get(uuid, uuid) if uuid in hold.pools else root
-        recorded.update({(place, name): amount for name, amount in part.resources.items()})
-    for uuid, resources in held.items():
-        found.update({(roots.get(uuid, uuid), name): amount for name, amount in resources.items()})
-    for (uuid, name), amount in sorted(recorded.items()):
-        if found[uuid, name] < amount:
-            yield uuid, name, amount, found[uuid, name]
+        :param held: the consumer's allocations, by provider and resource class.
+        """
+        roots = self._roots
+        root = roots.get(hold.root_provider_uuid, hold.root_provider_uuid)
+        recorded: Counter[tuple[str, str]] = Counter()
+        found: Counter[tuple[str, str]] = Counter()
+        for uuid, part in hold.allocations.items():
+            place = roots.get(uuid, uuid) if uuid in hold.pools else root
+            recorded.update({(place, name): amount for name, amount in part.resources.items()})
+        for uuid, resources in held.items():
+            found.update({(roots.get(uuid, uuid), name): amount for name, amount in resources.items()})
+        # A pool without allocations may have been emptied by a reshape, and even deleted: the root of its tree is not
+        # known. What it had is outside the trees of hosts, beyond what other pools have.
+        hosts = {root, *self._nodes}
+        for uuid, name in [place for place in recorded if place[0] in hold.pools and place[0] not in self._in_use]:
+            for other in [place for place in found if place[1] == name and place[0] not in hosts]:
+                moved = min(recorded[uuid, name] - found[uuid, name], found[other] - recorded[other])
+                if moved > 0:
+                    found[uuid, name] += moved
+                    found[other] -= moved
+        for (uuid, name), amount in sorted(recorded.items()):
+            if found[uuid, name] < amount:
+                yield uuid, name, amount, found[uuid, name]
 
 
 def _differences(hold: RecordedHold, holder: Holder) -> Iterator[str | None]:

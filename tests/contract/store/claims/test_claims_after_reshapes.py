@@ -357,6 +357,42 @@ def test_a_heal_takes_no_disk_of_a_host_for_a_full_pool_below_it(store: Store, n
     assert store.used(host) == {"DISK_GB": 0}
 
 
+@pytest.mark.backends("sqlite", "mariadb")
+def test_a_heal_finds_what_a_server_has_of_a_pool_that_a_reshape_emptied_and_that_was_deleted(
+    store: Store, reshaping: Reshaping, node: str, pool: str
+) -> None:
+    shared = store.provider("shared", parent=pool, DISK_GB=100)
+    uuid, attempt, claimed = ids.fresh(), ids.fresh(), {node: CLAIMED, **disk(shared, 50)}
+    claim_id = store.claim(uuid, claimed).claim_id
+    [part] = reshaping.move((shared, {"DISK_GB": 100}, "part"), providers=(child("part", pool),)).created
+    store.dispatcher.call(DeleteResourceProvider(request_id=ids.fresh(), uuid=shared))
+
+    heal(store, recorded(uuid, claim_id, attempt, claimed, shared), claim_id)
+
+    assert store.held(uuid) == {node: CLAIMED, **disk(part, 50)}
+    assert store.consumer(uuid).accepted_by == attempt
+    assert store.is_sound()
+
+
+@pytest.mark.backends("sqlite", "mariadb")
+def test_a_lost_server_of_a_deleted_pool_is_healed_when_its_provider_is_created_again_below_the_pool(
+    store: Store, reshaping: Reshaping, node: str, pool: str
+) -> None:
+    shared = store.provider("shared", parent=pool, DISK_GB=100)
+    [part] = reshaping.move((shared, {"DISK_GB": 100}, "part"), providers=(child("part", pool),)).created
+    store.dispatcher.call(DeleteResourceProvider(request_id=ids.fresh(), uuid=shared))
+    uuid, claim_id = ids.fresh(), ids.fresh()
+    hold = recorded(uuid, claim_id, ids.fresh(), {node: CLAIMED, **disk(shared, 50)}, shared)
+    with pytest.raises(errors.InvalidState, match=f"lacks 50 DISK_GB of the pool {shared}"):
+        heal(store, hold)
+
+    store.provider("shared", shared, parent=pool)
+    heal(store, hold)
+
+    assert store.held(uuid) == {node: CLAIMED, **disk(part, 50)}
+    assert store.is_sound()
+
+
 def recorded(
     uuid: str, claim_id: str, attempt: str, claimed: Mapping[str, Mapping[str, int]], pool: str
 ) -> RecordedHold:

@@ -265,7 +265,10 @@ def test_a_recorded_amount_of_a_deleted_class_is_no_finding(classes: set[str] | 
     [
         ({"CUSTOM_OTHER"}, []),
         ({"VCPU"}, [f"holds nothing on host1, and should hold 16 VCPU of provider {NODE}"]),
-        (None, [f"holds nothing on host1, and should hold 1 CUSTOM_GONE of provider {POOL}, 16 VCPU of provider {NODE}"]),
+        (
+            None,
+            [f"holds nothing on host1, and should hold 1 CUSTOM_GONE of provider {POOL}, 16 VCPU of provider {NODE}"],
+        ),
     ],
 )
 def test_a_server_is_unheld_only_if_a_class_that_was_claimed_for_it_still_exists(
@@ -287,6 +290,16 @@ def test_amounts_of_a_pool_must_be_on_that_pool() -> None:
     pooled = hold({**AMOUNTS, POOL: {"DISK_GB": 5}}, pools=(POOL,))
     for held, expected in (({POOL: {"DISK_GB": 5}}, []), ({OTHER: {"DISK_GB": 5}}, ["short"])):
         assert [finding.kind for finding in against(changed(held={**AMOUNTS, **held}), pooled)] == expected
+
+
+@pytest.mark.parametrize(("gib", "expected"), [(5, []), (4, ["short"])])
+def test_amounts_of_a_pool_that_a_reshape_has_emptied_may_be_in_any_tree_that_is_not_a_hosts(
+    gib: int, expected: list[str]
+) -> None:
+    pool, part, other = (derived("audit", name) for name in ("tree", "part", "other pool"))
+    pooled = hold({**AMOUNTS, POOL: {"DISK_GB": 5}, other: {"DISK_GB": 1}}, pools=(POOL, other))
+    held = {**AMOUNTS, part: {"DISK_GB": gib}, other: {"DISK_GB": 1}}
+    assert [finding.kind for finding in against(changed(held=held), pooled, roots={part: pool})] == expected
 
 
 @pytest.mark.parametrize("root", [POOL, OTHER])
