@@ -40,10 +40,12 @@ def select(
     writer: ClaimWriter,
     message: SelectDestinations,
     refused_claims: RefusedClaims | None = None,
+    policy: DecisionPolicy | None = None,
 ) -> Selections:
     """Return a claimed host for each instance, in order, each followed by its alternates. All or nothing.
 
     :param refused_claims: the claims of this request that the store has refused before.
+    :param policy: the policy to decide by; null for the present one.
     :raises NoValidHost: there is no host for one of them.
     :raises ClaimContention: the store has refused too many plans, because other decisions were faster.
     :raises InvalidRequest: an instance is named twice, more selections are wanted than one answer may have, the
@@ -62,7 +64,7 @@ def select(
     :raises BrokenPlugin: a filter, weigher or request filter is broken.
     """
     check(message)
-    policy = environment.policy
+    policy = policy or environment.policy
     if policy.plugin_failures.is_watched:
         # A decision that runs again without a slow plug-in starts from the beginning: the abandoned thread may still
         # use the search budget, which counts the time of one thread only.

@@ -157,8 +157,8 @@ class SharedDecisions:
                 calls[position].succeed(answer)
         return alone
 
-    def _alone(self, request: _Request) -> Selections:
-        return destinations.select(self._environment, self._writer, *request)
+    def _alone(self, request: _Request, policy: DecisionPolicy | None = None) -> Selections:
+        return destinations.select(self._environment, self._writer, *request, policy=policy)
 
     def _may_be_shared(self, message: SelectDestinations) -> bool:
         return (
@@ -199,23 +199,25 @@ class SharedDecisions:
             if deadline is None or time.monotonic() < deadline:
                 raise
             if isinstance(fault, errors.StoreUnavailable):
-                self._try_store(batch)
+                self._try_store(batch, policy)
         except errors.MoorageError:
             pass  # each request without an answer is decided alone, and gets its own error
         for item in batch:
             if not item.is_done:
                 item.succeed(None)
 
-    def _try_store(self, batch: Sequence[Item]) -> None:
+    def _try_store(self, batch: Sequence[Item], policy: DecisionPolicy) -> None:
         """Decide alone the request that has the most time left, to find out whether the store is still unavailable.
 
         If the database is silent, the other requests then do not wait for it as well. If only its old connections are,
         all of them can be decided.
 
+        :param policy: the policy of the batch. One that was loaded meanwhile may have plug-ins that hang, and the other
+            requests would wait for them.
         :raises StoreUnavailable: it is still unavailable.
         """
         patient = max((item for item in batch if not item.is_done), key=lambda item: item.context.deadline or math.inf)
-        patient.do(self._alone)
+        patient.do(partial(self._alone, policy=policy))
         try:
             patient.outcome()
         except errors.StoreUnavailable:

@@ -26,6 +26,9 @@ from moorage.messages import SelectDestinations
 from moorage.model import RequestSpec, Selection, ServerGroup
 from moorage.plugin import Filter, Host
 from placement_store.schema import allocations, consumers, requests, resource_providers
+from scheduler.decide.environment import DecisionPolicy
+from scheduler.decide.plugin_failures import PluginFailures
+from scheduler.plugins.watch import PluginWatchdog
 
 Answers = list[list[Selection]]
 Request = BatchItem[SelectDestinations, Answers]
@@ -452,3 +455,32 @@ def test_requests_of_a_batch_are_decided_if_only_its_connection_was_silent(
     scheduler = rig.scheduler()
     with silent(scheduler, monkeypatch, times=1):
         assert decided(scheduler, named(8)) == ["claimed"] * 8
+
+
+class Hanging(Filter):
+    """A filter that hangs."""
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        threading.Event().wait(10)
+        return True
+
+
+def test_plugins_that_are_loaded_while_the_database_is_silent_do_not_decide_the_request_that_is_tried_first(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.add_hosts(range(3))
+    scheduler, watch = rig.scheduler(), PluginWatchdog(0.3)
+    plugins = funnel(hanging=Hanging({}))
+    loaded = DecisionPolicy(plugins.filters, plugins.weighers, plugin_failures=PluginFailures(watch=watch))
+
+    def load(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("INSERT INTO requests"):
+            scheduler.endpoint._environment.policy = loaded
+
+    event.listen(scheduler.database.engine, "after_cursor_execute", load)
+    try:
+        with silent(scheduler, monkeypatch, times=1):
+            assert decided(scheduler, named(3)) == ["claimed", "SlowPlugin", "SlowPlugin"]
+    finally:
+        event.remove(scheduler.database.engine, "after_cursor_execute", load)
+        watch.stop()
