@@ -14,7 +14,7 @@ import numpy as np
 
 from moorage import errors
 from moorage.model import RequestSpec
-from moorage.plugin import Aggregate, BadValue, Filter, Host, HostView, RequestFilter, RequestRefused, Weigher
+from moorage.plugin import Aggregate, BadValue, Cloud, Filter, Host, HostView, RequestFilter, RequestRefused, Weigher
 from moorage.testing.builders import candidate, cloud, settings_of
 from moorage.testing.describe import faultless, of_host, of_request
 from moorage.testing.samples import Sample, Words, samples
@@ -113,12 +113,17 @@ def check_request_filter(
     with _whole(kind, settings) as (plugin, fresh):
         for number, sample in enumerate(samples(words, count)):
             here = clouds[number % len(clouds)]
+            present = _listed(here)
             with unchanged(sample.view, sample.request, kind.__name__), faultless(kind.__name__, sample.request):
                 narrowed = _timed(
                     lambda: _narrowed(plugin, sample.request, here),  # noqa: B023 - called at once
                     kind.__name__,
                     len(sample.view),
                 )
+            _require(
+                _listed(here) == present,
+                f"{kind.__name__} has changed the host aggregates of the cloud: {present} have become {_listed(here)}",
+            )
             results.append((sample.request, here, narrowed))
             if isinstance(narrowed, RequestSpec):
                 _require_narrower(kind.__name__, sample.request, narrowed)
@@ -374,6 +379,11 @@ def _narrowed(plugin: RequestFilter, request: RequestSpec, here: Any) -> Request
         return f"invalid: {fault}"
     _require(isinstance(narrowed, RequestSpec), f"{name} has made {narrowed!r} of a request, which is no request")
     return narrowed
+
+
+def _listed(here: Cloud) -> list[tuple[str, str, dict[str, str]]]:
+    """Return a cloud's host aggregates as copies."""
+    return [(each.uuid, each.name, dict(each.metadata)) for each in here.aggregates()]
 
 
 def _require_narrower(name: str, asked: RequestSpec, narrowed: RequestSpec) -> None:

@@ -170,3 +170,23 @@ def test_a_request_filter_that_keeps_what_it_has_read_of_the_cloud_is_found(
     aggregates, words = [Aggregate(uuid=derived("kit", "aggregate"), name="x")], Words(traits=["CUSTOM_A"])
     with pytest.raises(AssertionError, match="does not repeat its answer"):
         check_request_filter(kind, words=words, aggregates=aggregates, count=count)
+
+
+class ChangingMetadata(Narrowing):
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        for each in cloud.aggregates():
+            each.metadata.setdefault("trait", "CUSTOM_A")  # type: ignore[attr-defined]
+        return super().narrow(request, cloud)
+
+
+class ChangingAggregates(Narrowing):
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        cloud.aggregates().reverse()  # type: ignore[attr-defined]
+        return super().narrow(request, cloud)
+
+
+@pytest.mark.parametrize("kind", [ChangingMetadata, ChangingAggregates])
+def test_a_request_filter_that_changes_the_host_aggregates_of_the_cloud_is_found(kind: type[RequestFilter]) -> None:
+    aggregates = [Aggregate(uuid=derived("kit", "aggregate", name), name=name, metadata={}) for name in ("x", "y")]
+    with pytest.raises(AssertionError, match=f"{kind.__name__} has changed the host aggregates of the cloud: .*'x'"):
+        check_request_filter(kind, aggregates=aggregates)
