@@ -16,15 +16,13 @@ from conductor.cell.records.gates import AttemptAtGate, InstanceAtGate
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import SELF_CONFIRMING, CellMigration, MigrationRecords
 from conductor.engine.steps import BUILD, MOVE, UNSHELVE, Next, Outcome, Superseded
-from moorage.model import RequestSpec, Selection, Value
+from moorage.model import LONGEST_TEXT, RequestSpec, Selection, Value
 from moorage.model.states import InstanceState, MigrationState
 
 LOG = logging.getLogger(__name__)
 
 #: By the state of an instance, the kind of operation that takes it from one host to the next.
 _KINDS: dict[InstanceState, str] = {"building": BUILD, "unshelving": UNSHELVE, "moving": MOVE}
-
-_LONGEST_REASON = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class AttemptSequences:
         if sequence.kind != MOVE and not attempt.no_other_host:
             self._failed_builds.add(connection, attempt.attempt_id, attempt.host)
         candidate = self._records.next_number(connection, instance.uuid)
-        reason = reason[:_LONGEST_REASON]
+        reason = reason[:LONGEST_TEXT]
         is_last = sequence.is_aborted or attempt.no_other_host
         # There is another host: the store swaps the claim in one transaction, so that the instance always has a claim.
         if candidate < sequence.first_number + len(sequence.selections) and not is_last:

@@ -63,7 +63,7 @@ def suffix_lists(value: str) -> Iterator[tuple[str, ...]]:
         suffixes = tuple(suffix.strip() for suffix in part.split(","))
         if not all(re.fullmatch(_SUFFIX, suffix) for suffix in suffixes):
             raise errors.InvalidRequest(
-                path=extra_spec("same_subtree"), reason=f"{part.strip()!r} is no list of the suffixes of groups"
+                path=extra_spec("same_subtree"), reason=f"{part.strip()!r:.60} is no list of the suffixes of groups"
             )
         yield suffixes
 

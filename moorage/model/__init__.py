@@ -17,6 +17,7 @@ from moorage.model.allocations import ResourceProvider as ResourceProvider
 from moorage.model.allocations import Traits as Traits
 from moorage.model.allocations import Usage as Usage
 from moorage.model.basis import DISK_GB as DISK_GB
+from moorage.model.basis import LONGEST_TEXT as LONGEST_TEXT
 from moorage.model.basis import MEMORY_MB as MEMORY_MB
 from moorage.model.basis import VCPU as VCPU
 from moorage.model.basis import Amount as Amount

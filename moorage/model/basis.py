@@ -26,8 +26,9 @@ Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 #: The number of a row, or of its version: the range of a column for numbers.
 RowNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Generation = RowNumber
+LONGEST_TEXT = 4096
 #: Values of extra specs, image properties and hints: long enough for any policy, short enough to store.
-Text = Annotated[str, Meta(max_length=4096)]
+Text = Annotated[str, Meta(max_length=LONGEST_TEXT)]
 
 Resources = dict[ResourceClassName, Amount]
 

@@ -31,7 +31,7 @@ from conductor.super.records import instances as super_records
 from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, was_refused
 from moorage import errors
 from moorage.messages.wire import Message
-from moorage.model import Consumer, Destination, Generation, Move, RequestSpec, Selection, Value
+from moorage.model import LONGEST_TEXT, Consumer, Destination, Generation, Move, RequestSpec, Selection, Value
 
 LOG = logging.getLogger(__name__)
 
@@ -273,11 +273,19 @@ class PlaceExisting(SuperPart, ABC):
 
     @step(KIND_OF_CLASS, "cancel")
     def cancel(self, operation: Operation) -> CommitStep:
-        """End the reservation of the instance in its cell; repeat until the cell answers. A deleted one has none."""
+        """End the reservation of the instance in its cell; repeat until the cell answers. A deleted one has none.
+
+        :raises MoorageError: the cell has not carried the message out, and the instance may still be reserved.
+        """
         refused = operation.read(NotScheduled)
         known = self._super.database.read(lambda connection: super_records.read(connection, operation.subject))
-        refusal = self._refusal(str(known.cell_uuid), self._cancel_message(operation, refused))
+        # A plug-in may explain its refusal at any length, and the cell takes no longer text.
+        short = structs.replace(refused, reason=refused.reason[:LONGEST_TEXT])
+        refusal = self._refusal(str(known.cell_uuid), self._cancel_message(operation, short))
         if refusal is not None:
+            # A cell that does not understand the message has not looked at the instance.
+            if not isinstance(refusal, errors.NotFound | errors.InvalidState | errors.StaleOrder):
+                raise refusal
             LOG.info("There is nothing to cancel for instance %s: %s", operation.subject, refusal)
         return partial(self._end, operation, refused)
 

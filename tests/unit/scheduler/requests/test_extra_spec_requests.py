@@ -136,12 +136,15 @@ def test_subtrees_are_lists_of_suffixes() -> None:
         ("same_subtree", "_a,,_b"),
         ("same_subtree", ""),
         ("same_subtree", "GPU"),
+        *((key, "x" * 4000) for key in ("resources:VCPU", "trait:HW_CPU", "member_of", "group_policy", "same_subtree")),
     ],
+    ids=lambda text: text[:40],
 )
 def test_a_malformed_extra_spec_is_refused_with_its_path(key: str, value: str) -> None:
     with pytest.raises(errors.InvalidRequest) as caught:
         by_extra_specs({key: value})
     assert caught.value.path == f"$.flavor.extra_specs[{key!r}]"
+    assert len(caught.value.reason) < 300, "it does not repeat a long value"
 
 
 @pytest.mark.parametrize(
