@@ -135,6 +135,7 @@ from moorage.messages.providers import SetInventories as SetInventories
 from moorage.messages.providers import SetInventory as SetInventory
 from moorage.messages.providers import SetTraits as SetTraits
 from moorage.messages.providers import UpdateResourceProvider as UpdateResourceProvider
+from moorage.messages.scheduler import MAX_DESCRIPTION_NUMBER as MAX_DESCRIPTION_NUMBER
 from moorage.messages.scheduler import AddAggregateHost as AddAggregateHost
 from moorage.messages.scheduler import CatchUpView as CatchUpView
 from moorage.messages.scheduler import CompareView as CompareView

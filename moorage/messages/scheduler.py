@@ -104,8 +104,10 @@ class HostsRegistered(Value, frozen=True, kw_only=True):
     newer: tuple[NumberedDescription, ...] = ()
 
 
-#: The number of changes of a description: the range of a column for it, with room for further changes.
-DescriptionNumber = Annotated[int, Meta(ge=1, le=2_000_000_000)]
+#: The greatest number of a description: its column has room for further changes, which are all sent with this number.
+MAX_DESCRIPTION_NUMBER = 2_000_000_000
+#: The number of changes of a description.
+DescriptionNumber = Annotated[int, Meta(ge=1, le=MAX_DESCRIPTION_NUMBER)]
 
 
 class ReportHosts(Mutation[HostsRegistered], ToScheduler, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, and_, bindparam, select
 
 from moorage import errors, ids
 from moorage.db.columns import now, rows_named
-from moorage.messages import HostsRegistered, NumberedDescription, ReportHosts
+from moorage.messages import MAX_DESCRIPTION_NUMBER, HostsRegistered, NumberedDescription, ReportHosts
 from moorage.model import HostReport
 from placement_store import cells
 from placement_store.db import bulk, change_feed
@@ -206,8 +206,13 @@ def _renamed(
         for host in by_name.values()
         if _key(host) in described and (*_key(host), host.nodename) not in names
     }
-    # A late description with the former name must not undo a renaming, so the number must be greater then.
-    late = {key for key, host in renamed.items() if 0 < described[key][1] <= host.description_number}
+    # A late description with the former name must not undo a renaming, so the number must be greater then, unless it is
+    # the greatest one.
+    late = {
+        key
+        for key, host in renamed.items()
+        if 0 < described[key][1] <= min(host.description_number, MAX_DESCRIPTION_NUMBER - 1)
+    }
     while waiting := {key for key, holder in holders.items() if holder in late} - late:
         late |= waiting
     for key in late & renamed.keys():

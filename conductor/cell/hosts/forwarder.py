@@ -14,7 +14,7 @@ from conductor.engine.rows import BATCH, batches
 from moorage import context, errors, ids
 from moorage.bus.bus import Client
 from moorage.bus.message_size import in_parts
-from moorage.messages import HostsRegistered, ReportHosts
+from moorage.messages import MAX_DESCRIPTION_NUMBER, HostsRegistered, ReportHosts
 from moorage.model import HostLoad, HostReport
 from moorage.service.process import Periodic
 
@@ -39,6 +39,11 @@ _ALL_LOADS_EVERY = 300.0
 
 #: Seconds between two requests for the description of the same host.
 _ASK_EVERY = 60.0
+#: Seconds before a refused description is reported again.
+_REFUSED_FOR = 60.0
+#: The most refusals of descriptions in one round, so that the heartbeats are not late. To find one host among a
+#: thousand takes ten. Arbitrary.
+_MOST_REFUSALS = 100
 
 #: The load of a host without instances in progress, failed builds or images.
 _IDLE = HostLoad()
@@ -66,6 +71,8 @@ class HostForwarder:
         self._reported_until: float | None = None
         #: The time of the last request for a description, by host that the schedulers do not know.
         self._asked_at: dict[str, float] = {}
+        #: The time of the refusal, by host, node and number of a description.
+        self._refused_at: dict[tuple[str, str, int], float] = {}
         #: The loads that a scheduler has, without idle ones; null for a host whose load must be reported again.
         self._reported_loads: dict[str, HostLoad | None] = {}
         self._all_loads_at = float("-inf")
@@ -95,26 +102,52 @@ class HostForwarder:
         """Report the changed descriptions, the hosts seen since the last round, and the changed loads.
 
         :raises Unavailable: no scheduler answers, or the records cannot be reached; the next round repeats everything.
+        :raises MoorageError: the schedulers refuse the heartbeats or the loads.
         """
         alive, clock = self._hosts.forwarded.seen_since(self._reported_until, self._interval)
-        reports = self._hosts.forwarded.unacknowledged(BATCH)
-        while reports:
-            for part in in_parts(reports):
-                self._describe(part)
-            # Report each host once in a round: hosts that change all the time must not delay the heartbeats.
-            reports = self._hosts.forwarded.unacknowledged(BATCH, after=reports[-1][0])
+        self._forward_descriptions()
         for names in batches(alive, _ALIVE_BATCH):
             self._ask_for(self._report(_HEARTBEAT_TRIES, alive=tuple(names), alive_at=clock).unknown)
         self._reported_until = clock
         # Do this last: a failed report of loads must not make hosts look dead.
         self._forward_loads()
 
+    def _forward_descriptions(self) -> None:
+        """Report the changed descriptions; leave out those that the schedulers refuse.
+
+        :raises Unavailable: no scheduler answers, or the records cannot be reached.
+        :raises CellNotFound: the schedulers do not know the cell.
+        """
+        due = time.monotonic() - _REFUSED_FOR
+        self._refused_at = {key: refused for key, refused in self._refused_at.items() if refused > due}
+        refusals = 0
+        reports = self._hosts.forwarded.unacknowledged(BATCH)
+        while reports:
+            taken = [report for report in reports if _key(report) not in self._refused_at]
+            parts = list(in_parts(taken)) if taken else []
+            while parts and refusals < _MOST_REFUSALS:
+                part = parts.pop(0)
+                try:
+                    self._describe(part)
+                except (errors.Unavailable, errors.CellNotFound):
+                    raise
+                except errors.MoorageError as fault:
+                    refusals += 1
+                    if len(part) == 1:
+                        self._refused_at[_key(part[0])] = time.monotonic()
+                        LOG.error("The schedulers refuse the description of %s: %s", part[0][0].service_host, fault)
+                    else:
+                        # One of the hosts is the cause: the others must not be left out with it.
+                        parts[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
+            # Report each host once in a round: hosts that change all the time must not delay the heartbeats.
+            reports = self._hosts.forwarded.unacknowledged(BATCH, after=reports[-1][0])
+
     def _describe(self, reports: Sequence[tuple[HostReport, int]]) -> None:
         """Report the descriptions of hosts, each with its number."""
         answer = self._report(
             _DESCRIPTION_TRIES,
             hosts=tuple(report for report, _number in reports),
-            numbers=tuple(number for _report, number in reports),
+            numbers=tuple(min(number, MAX_DESCRIPTION_NUMBER) for _report, number in reports),
         )
         self._hosts.forwarded.acknowledge(reports)
         # The schedulers may have greater numbers, from another conductor of the cell or from lost records: continue
@@ -174,3 +207,8 @@ class HostForwarder:
                     raise
                 LOG.info("A report of hosts is sent again: %s", fault)
         return self._scheduler.call(message, timeout=self._timeout * last)
+
+
+def _key(described: tuple[HostReport, int]) -> tuple[str, str, int]:
+    report, number = described
+    return report.service_host, report.nodename, number

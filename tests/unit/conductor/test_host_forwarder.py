@@ -8,9 +8,9 @@ import pytest
 
 from conductor.cell.hosts.forwarder import HostForwarder
 from conductor.cell.hosts.loads import CellLoads
-from moorage import errors
+from moorage import errors, ids
 from moorage.config import options
-from moorage.messages import HostsRegistered, ReportHosts
+from moorage.messages import HostsRegistered, ReportHosts, wire
 from moorage.model import HostLoad, HostReport
 
 
@@ -30,7 +30,7 @@ class Hosts:
         return [] if after else list(self.described)
 
     def acknowledge(self, reports: Sequence[tuple[HostReport, int]]) -> None:
-        self.described.clear()
+        self.described = [report for report in self.described if report not in reports]
 
     def number_after(self, newer: Sequence[object], reports: Sequence[object]) -> None:
         assert not newer
@@ -54,12 +54,19 @@ class SilentSchedulers:
 
     def __init__(self, heartbeats: int = 0, loads: int = 0) -> None:
         self._unanswered = {"alive": heartbeats, "loads": loads}
+        #: The names of described hosts, by report; and the host whose description is refused.
+        self.described: list[list[str]] = []
+        self.refused = ""
         self.seconds = 0.0
         self.taken: list[str] = []
         self.loads: dict[str, HostLoad] = {}
 
     def call(self, message: ReportHosts, timeout: float) -> HostsRegistered:
         if message.hosts:
+            wire.decode_strictly(ReportHosts, wire.encode(message))
+            self.described.append([host.service_host for host in message.hosts])
+            if self.refused in self.described[-1]:
+                raise errors.InvalidRequest(path="$.hosts", reason="it is odd")
             return HostsRegistered(unknown=(), newer=())
         kind = "alive" if message.alive else "loads"
         if self._unanswered[kind]:
@@ -77,6 +84,11 @@ def forwarder(scheduler: SilentSchedulers, hosts: Hosts | None = None, loads: On
     client: Any = scheduler
     uuid = "00000000-0000-4000-8000-000000000001"
     return HostForwarder(conf, uuid, cell_hosts, loads or OneLoad(), client, "conductor.cell1")
+
+
+def described(name: str, number: int = 1) -> tuple[HostReport, int]:
+    node = ids.derived("forwarded", name)
+    return HostReport(service_host=name, nodename=name, compute_node_uuid=node, agent="agent"), number
 
 
 def test_eight_unanswered_heartbeats_take_at_most_ten_seconds() -> None:
@@ -115,14 +127,7 @@ def test_an_idle_host_is_reported_as_idle_even_if_its_description_changes_in_the
     reports.forward()
     assert schedulers.loads["host-1"] == HostLoad(io_ops=1)
     loads.loads = {}
-    report = HostReport(
-        service_host="host-1",
-        nodename="host-1",
-        compute_node_uuid="00000000-0000-4000-8000-000000000002",
-        agent="agent",
-        attributes={"metrics": {"watts": 90.0}},
-    )
-    hosts.described = [(report, 2)]
+    hosts.described = [described("host-1", 2)]
 
     reports.forward()
 
@@ -130,3 +135,50 @@ def test_an_idle_host_is_reported_as_idle_even_if_its_description_changes_in_the
     before = list(schedulers.taken)
     reports.forward()
     assert schedulers.taken == [*before, "alive"], "once is enough"
+
+
+def test_a_description_that_the_schedulers_refuse_delays_no_heartbeat_and_no_other_description(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    schedulers, hosts = SilentSchedulers(), Hosts()
+    reports = forwarder(schedulers, hosts)
+    schedulers.refused = "host-5"
+    hosts.described = [described(f"host-{number}") for number in range(10)]
+
+    reports.forward()
+
+    assert schedulers.taken == ["alive", "loads"]
+    assert hosts.described == [described("host-5")]
+    assert [record.getMessage() for record in caplog.records if "host-5" in record.getMessage()] == [
+        "The schedulers refuse the description of host-5: The request is invalid at $.hosts: it is odd."
+    ]
+    # The next round does not repeat it, but reports a change of it.
+    schedulers.described.clear()
+    reports.forward()
+    assert schedulers.described == []
+    hosts.described, schedulers.refused = [described("host-5", 2)], ""
+    reports.forward()
+    assert schedulers.described == [["host-5"]]
+    assert schedulers.taken == ["alive", "loads", "alive", "alive"]
+
+
+def test_the_heartbeats_come_soon_although_every_description_is_refused() -> None:
+    schedulers, hosts = SilentSchedulers(), Hosts()
+    reports = forwarder(schedulers, hosts)
+    schedulers.refused = "host-5"
+    hosts.described = [described("host-5", number) for number in range(1, 1001)]
+
+    reports.forward()
+
+    assert schedulers.taken == ["alive", "loads"]
+    assert len(schedulers.described) <= 100
+
+
+def test_changes_of_a_description_after_the_greatest_number_are_reported_too() -> None:
+    schedulers, hosts = SilentSchedulers(), Hosts()
+    reports = forwarder(schedulers, hosts)
+    for number in (2_000_000_000, 2_000_000_001, 2_000_000_002):
+        hosts.described = [described("host-1", number)]
+        reports.forward()
+    assert schedulers.described == [["host-1"]] * 3
+    assert hosts.described == []

@@ -147,6 +147,13 @@ def test_every_number_that_a_description_may_have_is_stored(rig: Rig) -> None:
         decode_strictly(ReportHosts, {**encoded, "numbers": [greatest + 1]})
 
 
+def test_at_the_greatest_number_the_last_description_counts(rig: Rig) -> None:
+    for renamed in (report(1), report(1, availability_zone="north"), report(1, nodename="host1.example")):
+        assert described(rig, (renamed, 2_000_000_000)) == HostsRegistered()
+        found = states(rig)["host1"]
+        assert (found.nodename, found.availability_zone) == (renamed.nodename, renamed.availability_zone)
+
+
 def test_late_heartbeats_do_not_bring_a_host_up(rig: Rig) -> None:
     rig.report([report(1), report(2)])
     alive(rig, 100.0, "host1", "host2")
