@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Generic
 
+import msgspec
 from msgspec import Meta
 
+from moorage import errors
 from moorage.messages.wire import Message, Mutation, R
 from moorage.model import Count, Uuid, Value
 
@@ -17,6 +19,12 @@ MAX_LISTED = 10_000
 #: on the bus if the host has one provider, and 1,000 if it has allocations from three providers. This maximum is ten
 #: megabytes, which is less than the 16 MiB of a stored answer.
 MAX_SELECTIONS = 10_000
+
+#: The most bytes of a request spec in an order, as JSON, and of the specs of all instances of an order together: each
+#: instance is stored with its spec, and lists read them all. Arbitrary: a spec with 10,000 names of hosts to ignore has
+#: a quarter of a megabyte.
+MAX_SPEC = 512 * 2**10
+MAX_SPECS = 64 * 2**20
 
 #: The topic for the reports of hosts. It is separate from the topics of the scheduler and of cell conductors, with its
 #: own threads, so that no host seems dead while a server waits for something. Those topics also serve reports, for
@@ -110,3 +118,15 @@ class NumberedOrder(Mutation[R], ToCell, Generic[R], frozen=True, kw_only=True):
 def reports_topic(cell_uuid: str) -> str:
     """Return the topic of the reports of a cell's agents."""
     return f"{REPORTS_TOPIC}.{cell_uuid}"
+
+
+def check_spec(spec: Value, path: str, instances: int = 1) -> None:
+    """Check the size of a request spec, or of a part of one, that is stored with each instance of an order.
+
+    :param path: the place of ``spec`` in the order.
+    :raises InvalidRequest: it is too large.
+    """
+    most = min(MAX_SPEC, MAX_SPECS // instances)
+    if (size := len(msgspec.json.encode(spec))) > most:
+        reason = f"it has {size:,} bytes, and may have {most:,} for {instances} instance(s)"
+        raise errors.InvalidRequest(path=path, reason=reason)

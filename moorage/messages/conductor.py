@@ -29,6 +29,7 @@ class BuildInstances(Mutation[list[Uuid]], ToConductor, frozen=True, kw_only=Tru
 
     may_be_batched = True
     since: ClassVar = {"names": "1.7"}
+    #: At most 512 KiB as JSON, and with its copies for all instances at most 64 MiB.
     request_spec: RequestSpec
     instance_uuids: InstanceUuids
     #: The names of the instances, in the order of their uuids: none, or one for each.
@@ -140,6 +141,7 @@ class MigrateInstance(OrderToMove, frozen=True, kw_only=True):
 class ResizeInstance(OrderToMove, frozen=True, kw_only=True):
     """Resize a server, on its own or another host; then the resize waits to be confirmed or reverted."""
 
+    #: At most 512 KiB as JSON.
     flavor: Flavor
 
 
@@ -192,6 +194,7 @@ class RebuildInstance(OrderAfter[Done], frozen=True, kw_only=True):
     """Rebuild a server in place from another image; its allocations stay."""
 
     version = "1.3"
+    #: At most 512 KiB as JSON.
     image: Image
 
 
@@ -210,6 +213,7 @@ class AttachResource(OrderAfter[OperationBegun], frozen=True, kw_only=True):
     version = "1.4"
     #: The suffix of the group, by which it is detached.
     suffix: Suffix
+    #: With it, the server's request has at most 512 KiB as JSON.
     group: ResourceGroup
 
 

@@ -2,6 +2,7 @@
 
 from sqlalchemy import Connection
 
+from conductor.cell.attached_groups import with_group
 from conductor.cell.context import CellPart
 from conductor.cell.payloads import ChooseStep
 from conductor.cell.records import order_numbers
@@ -11,7 +12,7 @@ from conductor.engine.steps import ATTACH, DETACH, Operation
 from moorage import errors
 from moorage.bus.bus import serves
 from moorage.messages import AttachResourceInCell, DetachResourceInCell, OperationBegun
-from moorage.messages.basis import NumberedOrder
+from moorage.messages.basis import NumberedOrder, check_spec
 from moorage.model import ResourceGroup
 from moorage.model.states import InstanceState
 
@@ -26,7 +27,8 @@ class ResourceOrders(CellPart):
     def attach_resource(self, message: AttachResourceInCell) -> OperationBegun:
         """Begin to claim a further resource group for an instance, in the tree of its host.
 
-        :raises InvalidRequest: the group has no name, requests no resources, or contradicts itself.
+        :raises InvalidRequest: the group has no name, requests no resources, contradicts itself, or makes the request
+            too large.
         :raises AlreadyExists: the instance's request has a group of this name.
         :raises InvalidState: it is not active on a host, or another group is being attached or detached.
         """
@@ -38,6 +40,7 @@ class ResourceOrders(CellPart):
                 raise errors.AlreadyExists(kind="resource group", name=message.suffix)
             if len(instance.spec.groups) >= _MOST_GROUPS:
                 raise errors.InvalidState(reason=f"instance {instance.uuid} has {_MOST_GROUPS} resource groups already")
+            check_spec(with_group(instance.spec, message.suffix, message.group), "$.group")
             attempt = self._cell.records.active_attempt(connection, instance)
             # A flavor's extra specs may add groups that the request itself does not name.
             if message.suffix in attempt.selection.allocation_request.mappings:

@@ -15,6 +15,7 @@ from moorage import errors, ids
 from moorage.batches import BatchItem
 from moorage.bus.bus import serves, serves_many
 from moorage.messages import MAX_SELECTIONS, BuildInstances, DeleteInstance, Done
+from moorage.messages.basis import check_spec
 
 
 class SuperOrders(SuperPart):
@@ -24,8 +25,8 @@ class SuperOrders(SuperPart):
     def build_instances(self, message: BuildInstances) -> list[str]:
         """Record instances and the operation that builds them.
 
-        :raises InvalidRequest: an instance is named twice, a name is missing or is a uuid, or the build needs more
-            hosts than one answer can name.
+        :raises InvalidRequest: an instance is named twice, a name is missing or is a uuid, the request spec is too
+            large, or the build needs more hosts than one answer can name.
         """
         return self._super.requests.once_together(message, self._plan(message))
 
@@ -40,6 +41,7 @@ class SuperOrders(SuperPart):
         if len(set(uuids)) != len(uuids):
             raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
         _check_names(message)
+        check_spec(message.request_spec, "$.request_spec", len(uuids))
         _check_size(message, self._super.options.max_attempts)
         return OrderPlan(list(uuids), len(uuids), self._record)
 

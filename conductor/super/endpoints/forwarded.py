@@ -27,7 +27,7 @@ from moorage.messages import (
     ShelveInCell,
     ShelveInstance,
 )
-from moorage.messages.basis import NumberedOrder
+from moorage.messages.basis import NumberedOrder, check_spec
 from moorage.messages.conductor import EndOfMigration
 from moorage.messages.wire import Mutation
 from moorage.model import Uuid, Value
@@ -82,7 +82,11 @@ class ForwardedOrders(SuperPart):
 
     @serves(RebuildInstance)
     def rebuild_instance(self, message: RebuildInstance) -> Done:
-        """Rebuild an instance on its host."""
+        """Rebuild an instance on its host.
+
+        :raises InvalidRequest: the image is too large to be stored.
+        """
+        check_spec(message.image, "$.image")
         return self._relay(message, message.instance_uuid, RebuildInCell, image=message.image)
 
     @serves(AttachResource)

@@ -27,7 +27,7 @@ from moorage.messages import (
     ResizeInstance,
     UnshelveInstance,
 )
-from moorage.messages.basis import OrderAfter
+from moorage.messages.basis import OrderAfter, check_spec
 from moorage.messages.conductor import OrderToMove
 from moorage.messages.wire import Mutation
 from moorage.model import Flavor, Instance, MoveKind
@@ -49,7 +49,11 @@ class SuperMoveOrders(SuperPart):
 
     @serves(ResizeInstance)
     def resize_instance(self, message: ResizeInstance) -> Ordered:
-        """Record a resize."""
+        """Record a resize.
+
+        :raises InvalidRequest: the flavor is too large to be stored.
+        """
+        check_spec(message.flavor, "$.flavor")
         return self._move(message, "resize", message.flavor)
 
     @serves(LiveMigrateInstance)

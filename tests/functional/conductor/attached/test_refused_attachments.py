@@ -65,6 +65,7 @@ def test_other_orders_are_refused_while_an_attachment_is_under_way(room: Room, p
         ("$.suffix", "", bandwidth()),
         ("$.group.resources", PORT, bandwidth().__class__()),
         ("$.group.in_tree", PORT, bandwidth(in_tree=ids.derived("tests", "tree"))),
+        ("$.group", PORT, bandwidth(any_of=(tuple(f"CUSTOM_{'X' * 240}_{number}" for number in range(2200)),))),
         ("$.group.forbidden", PORT, bandwidth(required=("HW_NIC_SRIOV",), forbidden=("HW_NIC_SRIOV",))),
         ("$.group.any_of", PORT, bandwidth(any_of=(("HW_NIC_SRIOV",),), forbidden=("HW_NIC_SRIOV",))),
         (

@@ -1,7 +1,10 @@
-"""Test builds of many instances with large request specs: the broker accepts every message to their cell."""
+"""Test builds with large request specs: the broker accepts every message to their cell, or the order is refused."""
 
 import json
+from itertools import islice
 
+import pytest
+from msgspec import structs
 from support.conductor.builders import wait_until
 from support.conductor.fake_cell import FakeCell
 from support.conductor.moving_world import MovingWorld
@@ -9,16 +12,24 @@ from support.conductor.moving_world import MovingWorld
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.bus.message_size import MAX_MESSAGE
-from moorage.messages import BuildInCell, BuildInstances, Done
+from moorage.messages import (
+    BuildInCell,
+    BuildInstances,
+    Done,
+    ListInstances,
+    ListOperations,
+    RebuildInstance,
+    ResizeInstance,
+    ShowInstance,
+)
 from moorage.messages.wire import encode
-from moorage.model import Flavor, Image, RequestSpec
+from moorage.model import Flavor, Image, RequestSpec, ResourceGroup
 
 #: The request specs of this number of instances have 24 MiB, and RabbitMQ 4 accepts messages of 16 MiB.
-COUNT = 24
-PROPERTIES = {f"p{number}": "x" * 4096 for number in range(256)}
-SPEC = RequestSpec(
-    project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024), image=Image(properties=PROPERTIES)
-)
+COUNT = 48
+PROPERTIES = {f"p{number}": "x" * 4096 for number in range(127)}
+SMALL = Flavor(vcpus=1, memory_mb=1024)
+SPEC = RequestSpec(project_id="p", user_id="u", flavor=SMALL, image=Image(properties=PROPERTIES))
 
 
 def order(world: MovingWorld) -> list[str]:
@@ -65,3 +76,51 @@ def test_a_build_of_which_the_cell_has_refused_a_part_is_sent_again(world: Movin
     wait_until(lambda: world.pending("conductor") == 0)
     assert {world.show(uuid).state for uuid in uuids} == {"active"}
     assert set(world.placement.held) == set(uuids)
+
+
+# --- Limits of request specs ------------------------------------------------------------------------------------------
+
+#: More than a request spec may have.
+LARGE = {f"p{number}": "x" * 4096 for number in range(200)}
+#: Almost as much as a message may have.
+VERY_LARGE = ResourceGroup(any_of=(tuple(f"CUSTOM_{'X' * 200}_{number}" for number in range(50_000)),))
+
+
+@pytest.mark.parametrize(
+    ("instances", "spec"),
+    [
+        (1, structs.replace(SPEC, image=Image(properties=LARGE))),
+        (1000, structs.replace(SPEC, image=Image(properties=LARGE))),
+        (1000, structs.replace(SPEC, image=Image(properties=dict(islice(LARGE.items(), 20))))),
+        (1, structs.replace(SPEC, groups={"_port": VERY_LARGE})),
+    ],
+    ids=["large", "large and many", "many", "very large"],
+)
+def test_a_build_whose_specs_are_too_large_is_refused_and_nothing_is_recorded(
+    world: MovingWorld, instances: int, spec: RequestSpec
+) -> None:
+    uuids = tuple(ids.fresh() for _ in range(instances))
+    with pytest.raises(errors.InvalidRequest) as refusal:
+        world.order(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=uuids))
+    assert refusal.value.path == "$.request_spec"
+    assert world.order(ListInstances()) == []
+    assert world.order(ListOperations(ended=True)) == []
+
+
+def test_a_build_may_ignore_ten_thousand_hosts(world: MovingWorld) -> None:
+    spec = structs.replace(SPEC, image=Image(), ignore_hosts=tuple(f"host{number:0>40}" for number in range(10_000)))
+    [uuid] = world.order(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=(ids.fresh(),)))
+    world.becomes(uuid, "active")
+    wait_until(lambda: world.pending("conductor") == 0)
+    shown = world.order(ShowInstance(instance_uuid=uuid, with_request=True))
+    assert shown.request_spec == spec
+
+
+def test_a_resize_and_a_rebuild_with_too_large_a_part_of_a_spec_are_refused(world: MovingWorld) -> None:
+    uuid = world.active()
+    flavor = structs.replace(SMALL, extra_specs=LARGE)
+    with pytest.raises(errors.InvalidRequest, match=r"\$\.flavor"):
+        world.order(ResizeInstance(request_id=ids.fresh(), instance_uuid=uuid, flavor=flavor))
+    with pytest.raises(errors.InvalidRequest, match=r"\$\.image"):
+        world.order(RebuildInstance(request_id=ids.fresh(), instance_uuid=uuid, image=Image(properties=LARGE)))
+    assert world.show(uuid).state == "active"
