@@ -65,8 +65,8 @@ class Dispatcher(Store):
         elif served.transaction == "read":
             answer = self.read(partial(self.run, message))
         else:
-            answer = self._written(served, message)
-        return self._logged(message, answer)
+            answer = self._write(served, message)
+        return self._log(message, answer)
 
     def call_many(self, calls: Sequence[BatchItem[M, R]], row: Callable[[M], str]) -> list[Callable[[], R] | None]:
         """Serve messages that arrived together, each as :meth:`call` does; their answers are not stored.
@@ -80,17 +80,17 @@ class Dispatcher(Store):
         alone: list[Callable[[], R] | None] = []
         for call, request, remaining in zip(calls, requests, self.unstored_many(requests), strict=True):
             if remaining is None:
-                call.do(lambda message, request=request: self._logged(message, request.outcome()))  # type: ignore[misc]
+                call.do(lambda message, request=request: self._log(message, request.outcome()))  # type: ignore[misc]
             alone.append(None if remaining is None else partial(self.call, call.value))
         return alone
 
     @staticmethod
-    def _logged(message: Message[R], answer: R) -> R:
+    def _log(message: Message[R], answer: R) -> R:
         if (log := _of(message).log) is not None:
             log(message, answer)
         return answer
 
-    def _written(self, served: Served, message: Any) -> Any:
+    def _write(self, served: Served, message: Any) -> Any:
         work = partial(self._answer, message)
         if served.is_stored:
             return self.once(message, work)
