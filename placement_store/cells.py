@@ -129,7 +129,7 @@ def _locate_cell(connection: Connection, message: LocateCell) -> Cell:
 
 
 @reads(ListHostsDeclaredDown)
-def hosts_declared_down(connection: Connection, message: ListHostsDeclaredDown) -> list[str]:
+def list_hosts_declared_down(connection: Connection, message: ListHostsDeclaredDown) -> list[str]:
     """Return the named hosts of a cell whose nodes are all forced down or deleted.
 
     Callers do not wait for reports of these hosts. A deleted host that reports itself again counts as a new one. With

@@ -34,7 +34,7 @@ def report(connection: Connection, message: ReportService) -> None:
 
 
 @reads(ListServices)
-def services_heard(connection: Connection, _message: ListServices) -> list[ServiceState]:
+def list_services(connection: Connection, _message: ListServices) -> list[ServiceState]:
     """Return the services by kind and name."""
     query = select(
         services, (now() - services.c.heard_at).label("heard"), (now() - services.c.first_heard_at).label("running")
