@@ -117,10 +117,10 @@ class _Memory:
 
     def is_new(self, solution: State) -> bool:
         """Record a solution; return whether it is new."""
-        told_apart = _told_apart(self._problem, solution)
-        if told_apart in self._solutions:
+        key = _distinguishing_key(self._problem, solution)
+        if key in self._solutions:
             return False
-        self._solutions.add(told_apart)
+        self._solutions.add(key)
         return True
 
     def outcome(self, state: State, key: Hashable) -> bool | None:
@@ -200,10 +200,10 @@ def _propagated(problem: Problem, state: State) -> State:
 
 def _key(problem: Problem, state: State) -> Hashable:
     """Return a key that is equal for two states that lead to the same candidates."""
-    return (state.unassigned, state.domains, state.uncovered, state.subtree_roots, _told_apart(problem, state))
+    return (state.unassigned, state.domains, state.uncovered, state.subtree_roots, _distinguishing_key(problem, state))
 
 
-def _told_apart(problem: Problem, state: State) -> Hashable:
+def _distinguishing_key(problem: Problem, state: State) -> Hashable:
     """Return what distinguishes candidates: the amounts of providers or, unfolded, the provider of each group."""
     if problem.folds:
         return frozenset(_amounts(problem, state).items())
