@@ -162,14 +162,14 @@ class _GainedRoot:
             return
         for member in sorted(self.members):
             others = {other: roots for other, roots in elsewhere.items() if other != member}
-            if others and member in self._newcomers(self._here()):
+            if others and member in self._newcomers(self._members_here()):
                 raise self._refused(member, self._why_apart(member in elsewhere, others))
 
     def _why_apart(self, leaves: bool, others: Mapping[str, Collection[str]]) -> str:
         roots = ", ".join(sorted({root for there in others.values() for root in there}))
         if leaves:
             return f"it would leave others behind on {roots}: only a member that is the only one moves"
-        here = {row.member for row in self._here()}
+        here = {row.member for row in self._members_here()}
         for other, there in sorted(others.items()):
             if len(there) > 1 or other in here:
                 return f"its member {other} is moving, and nobody joins before that has ended"
@@ -179,7 +179,7 @@ class _GainedRoot:
         """Return the members that were not on this root before: no consumer outside this write counts for them here."""
         return set(self.members).difference(row.member for row in here if row.uuid not in self.written)
 
-    def _here(self) -> Sequence[Row[Any]]:
+    def _members_here(self) -> Sequence[Row[Any]]:
         return self._rows(consumers.c.root_provider_id == self.root_id)
 
     def _rows(self, *conditions: ColumnElement[bool]) -> Sequence[Row[Any]]:
