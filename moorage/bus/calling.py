@@ -150,14 +150,14 @@ class Caller(abc.ABC):
         )
 
 
-def ended_exchange(exchange: Exchange[R], asked: Callable[[], Any]) -> R:
+def ended_exchange(exchange: Exchange[R], get_answer: Callable[[], Any]) -> R:
     """End a call whose message has been sent, and return its answer.
 
-    :param asked: returns the encoded answer, or raises the error of the bus or of the server.
+    :param get_answer: returns the encoded answer, or raises the error of the bus or of the server.
     """
     try:
         try:
-            data = asked()
+            data = get_answer()
         except BaseException as fault:  # noqa: BLE001 - the generator raises it again, or another one instead
             exchange.throw(fault)
         else:

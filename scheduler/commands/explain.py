@@ -166,7 +166,7 @@ class Explain(Configured, ShowOne):
         message = ShowInstance(instance_uuid=instance_uuid(conductor, named), with_request=True)
         instance = conductor.call(message)
         about |= {"instance": instance.uuid, "state": instance.state, "on_host": instance.host}
-        if instance.explanation is not None and not (_is_asked_anew(given) or given.moving):
+        if instance.explanation is not None and not (_needs_new_decision(given) or given.moving):
             about["asked"] = "when it was refused; --now decides again"
             return instance.explanation
         if instance.state in ("deleting", "deleted"):
@@ -186,7 +186,7 @@ class Explain(Configured, ShowOne):
             return self._of_instance(given, (refused or instances)[0].uuid, about)
         for migration in lists.migrations(conductor, ListMigrations(request_id=request_id, ended=True)):
             about |= {"migration": migration.uuid, "state": migration.state}
-            if migration.explanation is None or _is_asked_anew(given):
+            if migration.explanation is None or _needs_new_decision(given):
                 given.moving = given.moving or migration.kind
                 return self._of_instance(given, migration.instance_uuid, about)
             about["asked"] = "when it was refused; --now decides again"
@@ -203,7 +203,7 @@ class Explain(Configured, ShowOne):
             return {}
 
 
-def _is_asked_anew(given: argparse.Namespace) -> bool:
+def _needs_new_decision(given: argparse.Namespace) -> bool:
     """Return whether an option asks for more than a stored explanation has."""
     return bool(given.now or given.host or given.what_if or _has_size(given))
 
