@@ -13,11 +13,11 @@ from moorage import errors
 from moorage.messages import MovingGuest
 from moorage.model import (
     AllocationRequest,
-    Dealt,
     Guest,
     HostReport,
     Image,
     MoveInstruction,
+    Reallocation,
     RequestSpec,
     ReshapePlan,
     Resources,
@@ -74,7 +74,7 @@ class ReshapeNeeded(Exception):
         of consumers that are not named are distributed so that each fits whole.
     """
 
-    def __init__(self, instructions: Sequence[MoveInstruction], dealt: Sequence[Dealt] = ()) -> None:
+    def __init__(self, instructions: Sequence[MoveInstruction], dealt: Sequence[Reallocation] = ()) -> None:
         super().__init__(instructions, dealt)
         self.instructions = instructions
         self.dealt = dealt

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from msgspec import convert
 
 from compute.provider_tree import DriverProvider, ProviderTree
-from moorage.model import ChildProvider, Dealt, HostReport, InventoryFields, MoveInstruction, ProviderReport
+from moorage.model import ChildProvider, HostReport, InventoryFields, MoveInstruction, ProviderReport, Reallocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class TreeChange:
     #: The moves that the driver wants first; empty without a reshape.
     instructions: tuple[MoveInstruction, ...] = ()
     #: The new allocations of some consumers, as the driver distributes them.
-    dealt: tuple[Dealt, ...] = ()
+    dealt: tuple[Reallocation, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of providers that differ."""
@@ -44,7 +44,7 @@ def compare(
     before: ProviderTree,
     after: ProviderTree,
     instructions: tuple[MoveInstruction, ...] = (),
-    dealt: tuple[Dealt, ...] = (),
+    dealt: tuple[Reallocation, ...] = (),
 ) -> TreeChange:
     """Return the change of a host's tree from ``before`` to ``after``."""
     known = {provider.uuid: provider for provider in before}

@@ -6,7 +6,13 @@ from msgspec import Meta
 
 from moorage.messages.basis import MAX_INSTANCES, Done, ListInParts, ToCell
 from moorage.messages.conductor import Ownership, UnknownGuestKey
-from moorage.messages.providers import CallersDeals, Children, MoveInstructions, ProviderReports, ProvidersReported
+from moorage.messages.providers import (
+    Children,
+    GivenReallocations,
+    MoveInstructions,
+    ProviderReports,
+    ProvidersReported,
+)
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     Cell,
@@ -193,7 +199,7 @@ class ReshapeProviderTree(Mutation[ReshapePlan], ToCell, frozen=True, kw_only=Tr
     instructions: MoveInstructions
     providers: Children = ()
     #: As in :class:`~moorage.messages.ReshapeByInstructions`.
-    dealt: CallersDeals = ()
+    dealt: GivenReallocations = ()
     #: As in :class:`ReportHostsInCell`.
     incarnation: Uuid | None = None
     number: MessageNumber = 1

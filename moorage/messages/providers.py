@@ -12,7 +12,6 @@ from moorage.model import (
     ChildProvider,
     ConsumerAllocations,
     ConsumerType,
-    Dealt,
     Generation,
     Inventories,
     Inventory,
@@ -21,6 +20,7 @@ from moorage.model import (
     NewName,
     ProviderAllocations,
     ProviderReport,
+    Reallocation,
     ReshapedInventories,
     ReshapePlan,
     ResourceClassName,
@@ -264,7 +264,7 @@ class Reshape(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
 
 Children = Annotated[tuple[ChildProvider, ...], Meta(max_length=1000)]
 MoveInstructions = Annotated[tuple[MoveInstruction, ...], Meta(min_length=1, max_length=1000)]
-CallersDeals = Annotated[tuple[Dealt, ...], Meta(max_length=100_000)]
+GivenReallocations = Annotated[tuple[Reallocation, ...], Meta(max_length=100_000)]
 SearchSteps = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 #: The default bound on the steps of the search for a distribution.
@@ -281,7 +281,7 @@ class ReshapeByInstructions(Mutation[ReshapePlan], ToPlacement, frozen=True, kw_
     version = "1.2"
     instructions: MoveInstructions
     providers: Children = ()
-    dealt: CallersDeals = ()
+    dealt: GivenReallocations = ()
     search_steps: SearchSteps = DEFAULT_SEARCH_STEPS
 
 
@@ -291,5 +291,5 @@ class PlanReshape(Message[ReshapePlan], ToPlacement, frozen=True, kw_only=True):
     version = "1.2"
     instructions: MoveInstructions
     providers: Children = ()
-    dealt: CallersDeals = ()
+    dealt: GivenReallocations = ()
     search_steps: SearchSteps = DEFAULT_SEARCH_STEPS

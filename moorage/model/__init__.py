@@ -76,9 +76,12 @@ from moorage.model.request_spec import RequestSpec as RequestSpec
 from moorage.model.request_spec import ResourceGroup as ResourceGroup
 from moorage.model.request_spec import ResourceRequest as ResourceRequest
 from moorage.model.reshapes import ChildProvider as ChildProvider
-from moorage.model.reshapes import Dealt as Dealt
 from moorage.model.reshapes import InventoryFields as InventoryFields
 from moorage.model.reshapes import MoveInstruction as MoveInstruction
+from moorage.model.reshapes import Reallocation as Reallocation
 from moorage.model.reshapes import ReshapedInventories as ReshapedInventories
 from moorage.model.reshapes import ReshapePlan as ReshapePlan
 from moorage.model.selection import Selection as Selection
+
+#: The former name, for drivers that import it.
+Dealt = Reallocation

@@ -53,7 +53,7 @@ class MoveInstruction(Value, frozen=True, kw_only=True):
     to_resource_provider: Name
 
 
-class Dealt(Value, frozen=True, kw_only=True):
+class Reallocation(Value, frozen=True, kw_only=True):
     """Amounts of one consumer that a reshape moves from one provider to another.
 
     In a request the caller chooses the destination; providers are then named by uuid or by name.
@@ -72,4 +72,5 @@ class ReshapePlan(Value, frozen=True, kw_only=True):
     created: dict[Uuid, Name] = {}
     #: The changed inventories after the reshape; empty for a provider without any of them.
     inventories: dict[Uuid, Inventories] = {}
-    dealt: tuple[Dealt, ...] = ()
+    #: The allocations that move; the name of the field is on the wire.
+    dealt: tuple[Reallocation, ...] = ()

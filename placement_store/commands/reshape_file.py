@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from moorage import errors
 from moorage.messages import wire
-from moorage.messages.providers import CallersDeals, Children, MoveInstructions
+from moorage.messages.providers import Children, GivenReallocations, MoveInstructions
 from moorage.model import Value
 
 #: The key of a mapping, or the position in a list.
@@ -115,7 +115,7 @@ class HostReshape(Value, frozen=True, kw_only=True):
     instructions: MoveInstructions
     providers: Children = ()
     #: The allocations whose target the caller chooses.
-    allocations: CallersDeals = ()
+    allocations: GivenReallocations = ()
 
     def digest(self) -> str:
         """Return a digest of the content, in hexadecimal."""

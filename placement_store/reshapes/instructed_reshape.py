@@ -49,7 +49,7 @@ def _log(_message: ReshapeByInstructions, done: ReshapePlan) -> None:
         "Reshaped: inventories of %d providers, of which %d are new, and the allocations of %d consumers",
         len(done.inventories),
         len(done.created),
-        len({dealt.consumer_uuid for dealt in done.dealt}),
+        len({part.consumer_uuid for part in done.dealt}),
     )
 
 
@@ -134,16 +134,16 @@ def _changes(
     numbers: Mapping[str, int],
 ) -> list[ConsumerChange]:
     """Return the changes of the consumers whose allocations move."""
-    found = consumers.holdings(connection, {dealt.consumer_uuid for dealt in changes.dealt})
+    found = consumers.holdings(connection, {part.consumer_uuid for part in changes.reallocations})
     after = {uuid: Counter(holding.amounts) for uuid, holding in found.items()}
     moved: dict[str, dict[str, set[str]]] = {uuid: {} for uuid in found}
-    for dealt in changes.dealt:
-        if dealt.consumer_uuid not in after:
+    for part in changes.reallocations:
+        if part.consumer_uuid not in after:
             raise StaleRead
-        moved[dealt.consumer_uuid].setdefault(dealt.from_resource_provider, set()).add(dealt.to_resource_provider)
-        for name, amount in dealt.resources.items():
-            after[dealt.consumer_uuid][pairs[dealt.from_resource_provider, name]] -= amount
-            after[dealt.consumer_uuid][pairs[dealt.to_resource_provider, name]] += amount
+        moved[part.consumer_uuid].setdefault(part.from_resource_provider, set()).add(part.to_resource_provider)
+        for name, amount in part.resources.items():
+            after[part.consumer_uuid][pairs[part.from_resource_provider, name]] -= amount
+            after[part.consumer_uuid][pairs[part.to_resource_provider, name]] += amount
     return [
         ConsumerChange(
             uuid=uuid, before=found[uuid], after=+held, columns=_isolated(found[uuid], +held, moved[uuid], numbers)

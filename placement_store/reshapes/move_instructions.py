@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from moorage import errors
 from moorage.messages import PlanReshape, ReshapeByInstructions
-from moorage.model import Dealt, Inventory, ReshapePlan
+from moorage.model import Inventory, Reallocation, ReshapePlan
 from placement_store.reshapes import moved_inventories
 from placement_store.reshapes.described_children import ExtendedTree, NewChild, extend_tree
 from placement_store.reshapes.distribution import Bin, DistributionProblem, Held, Item, Pair
@@ -24,7 +24,7 @@ class InstructedChanges:
     new: Sequence[NewChild]
     #: The inventories that change; null for one that is deleted.
     inventories: Mapping[Pair, Inventory | None]
-    dealt: Sequence[Dealt]
+    reallocations: Sequence[Reallocation]
 
     def as_plan(self) -> ReshapePlan:
         """Convert the changes to the message that answers the request."""
@@ -33,7 +33,7 @@ class InstructedChanges:
             if inventory is not None:
                 inventories[uuid][name] = inventory
         created = {child.uuid: child.described.name for child in self.new}
-        return ReshapePlan(created=created, inventories=inventories, dealt=tuple(self.dealt))
+        return ReshapePlan(created=created, inventories=inventories, dealt=tuple(self.reallocations))
 
 
 #: The fields of a request that refer to providers.
@@ -95,7 +95,7 @@ def _places(tree: ReshapeTree, moved: MovedAmounts) -> dict[Pair, tuple[str, ...
 
 
 def _callers_items(
-    extended: ExtendedTree, sent: Sequence[Dealt], places: Mapping[Pair, tuple[str, ...]], held: Counter[Held]
+    extended: ExtendedTree, sent: Sequence[Reallocation], places: Mapping[Pair, tuple[str, ...]], held: Counter[Held]
 ) -> Iterator[Item]:
     """Yield the allocations that the caller has distributed, each with one place, and subtract them from ``held``."""
     for position, instructed in enumerate(sent):
@@ -142,14 +142,14 @@ def _bins(tree: ReshapeTree, inventories: Mapping[Pair, Inventory | None], items
     }
 
 
-def _reallocations(items: Sequence[Item], places: Sequence[str]) -> list[Dealt]:
+def _reallocations(items: Sequence[Item], places: Sequence[str]) -> list[Reallocation]:
     """Return the allocations that move, summed by consumer, source and target."""
     found: dict[tuple[str, str, str], Counter[str]] = {}
     for item, place in zip(items, places, strict=True):
         if place != item.source:
             found.setdefault((item.consumer, item.source, place), Counter()).update(item.amounts)
     return [
-        Dealt(
+        Reallocation(
             consumer_uuid=consumer, from_resource_provider=source, to_resource_provider=place, resources=dict(amounts)
         )
         for (consumer, source, place), amounts in sorted(found.items())

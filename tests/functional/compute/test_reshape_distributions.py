@@ -16,7 +16,7 @@ from harness.waiting import wait_until
 from moorage import errors
 from moorage.cli.shell import main
 from moorage.messages import GetAllocations
-from moorage.model import Dealt, Flavor, HostReport, RequestSpec, ReshapePlan
+from moorage.model import Flavor, HostReport, Reallocation, RequestSpec, ReshapePlan
 
 HOST, AGENT = "cell1-host-0001", "agent-cell1"
 #: Two GPUs with three VGPUs each; each guest has two VGPUs.
@@ -59,10 +59,10 @@ class DistributingDriver(FakeDriver):
             dealt = self.distribution(host) if self.refusals else []
             raise ReshapeNeeded(needed.instructions, dealt) from None
 
-    def distribution(self, host: HostReport) -> list[Dealt]:
+    def distribution(self, host: HostReport) -> list[Reallocation]:
         places = [(0, 0, 2), (1, 1, 2), (2, 0, 1), (2, 1, 1)]
         return [
-            Dealt(
+            Reallocation(
                 consumer_uuid=self.consumers[consumer],
                 from_resource_provider=host.compute_node_uuid,
                 to_resource_provider=f"{host.nodename}_gpu{gpu}",

@@ -10,10 +10,10 @@ from moorage.messages import PlanReshape, Reshape, ReshapeByInstructions
 from moorage.model import (
     ChildProvider,
     ConsumerAllocations,
-    Dealt,
     Inventory,
     InventoryFields,
     MoveInstruction,
+    Reallocation,
     ReshapedInventories,
     ReshapePlan,
 )
@@ -75,8 +75,8 @@ def child(
     return ChildProvider(name=name, parent=parent, inventories=fields, **more)
 
 
-def dealt(consumer: str, source: str, target: str, **resources: int) -> Dealt:
-    return Dealt(
+def dealt(consumer: str, source: str, target: str, **resources: int) -> Reallocation:
+    return Reallocation(
         consumer_uuid=consumer, from_resource_provider=source, to_resource_provider=target, resources=resources
     )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from moorage.model import ChildProvider, Dealt, InventoryFields, MoveInstruction
+from moorage.model import ChildProvider, InventoryFields, MoveInstruction, Reallocation
 from placement_store.commands import reshape_file
 from placement_store.commands.reshape_file import MalformedFile
 
@@ -64,7 +64,7 @@ def test_a_file_has_instructions_new_providers_and_allocations(file: Path) -> No
         ),
     )
     assert entry.reshape.allocations == (
-        Dealt(
+        Reallocation(
             consumer_uuid=CONSUMER,
             from_resource_provider="compute1",
             to_resource_provider="compute1_gpu0",

@@ -9,7 +9,7 @@ from msgspec.structs import asdict, replace
 
 from moorage import errors, ids
 from moorage.messages import ReshapeByInstructions
-from moorage.model import ChildProvider, Dealt, Inventory, InventoryFields, ReshapePlan
+from moorage.model import ChildProvider, Inventory, InventoryFields, Reallocation, ReshapePlan
 from support.placement_store.model.basis import Held, Model, Pair, Provider, apply
 from support.placement_store.model.faults import Refused, refuse
 from support.placement_store.model.providers import taken
@@ -74,7 +74,7 @@ def reshape_by_instructions(message: ReshapeByInstructions, model: Model, found:
         inventories={
             uuid: {name: one for (u, name), one in changed.items() if u == uuid and one} for uuid, _ in changed
         },
-        dealt=_dealt(units, places),
+        dealt=_reallocations(units, places),
     )
 
 
@@ -294,12 +294,14 @@ def _held(model: Model, units: Sequence[Unit], places: Sequence[str]) -> dict[st
     return {uuid: {pair: amount for pair, amount in one.items() if amount} for uuid, one in held.items()}
 
 
-def _dealt(units: Sequence[Unit], places: Sequence[str]) -> tuple[Dealt, ...]:
+def _reallocations(units: Sequence[Unit], places: Sequence[str]) -> tuple[Reallocation, ...]:
     found: dict[tuple[str, str, str], Counter[str]] = {}
     for unit, place in zip(units, places, strict=True):
         if place != unit.source:
             found.setdefault((unit.consumer, unit.source, place), Counter()).update(unit.amounts)
     return tuple(
-        Dealt(consumer_uuid=consumer, from_resource_provider=source, to_resource_provider=place, resources=dict(part))
+        Reallocation(
+            consumer_uuid=consumer, from_resource_provider=source, to_resource_provider=place, resources=dict(part)
+        )
         for (consumer, source, place), part in sorted(found.items())
     )
