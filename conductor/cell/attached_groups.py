@@ -16,8 +16,8 @@ from moorage.model import (
     Selection,
 )
 
-#: A provider and a resource class.
-Pair = tuple[str, str]
+#: A provider and a resource class: the key of an inventory.
+InventoryKey = tuple[str, str]
 
 
 # --- The request ------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def shut_out(spec: RequestSpec, claimed: AllocationRequest, held: Allocations) -
     return named | {uuid for uuid, name in present if name in moved and (uuid, name) not in claimed_pairs}
 
 
-def without_pairs(claimed: AllocationRequest, gone: Collection[Pair]) -> Allocations:
+def without_pairs(claimed: AllocationRequest, gone: Collection[InventoryKey]) -> Allocations:
     """Return the claimed allocations without these pairs."""
     return allocations_of(Counter({pair: n for pair, n in amounts_of(claimed.allocations).items() if pair not in gone}))
 
@@ -133,7 +133,7 @@ def held_without(
     :param tree: the current providers of the host's tree.
     """
     claimed, pools = selection.allocation_request, selection.shared_providers
-    group = Counter[Pair]()
+    group = Counter[InventoryKey]()
     if (provider_uuid := provider_of(claimed, suffix)) is not None:
         group = _of(provider_uuid, resources)
     own = amounts_of(claimed.allocations) - group
@@ -145,14 +145,14 @@ def held_without(
 
 
 def _elsewhere(
-    missing: Counter[Pair], left: Counter[Pair], tree: Collection[str], pools: Collection[str]
-) -> Counter[Pair]:
+    missing: Counter[InventoryKey], left: Counter[InventoryKey], tree: Collection[str], pools: Collection[str]
+) -> Counter[InventoryKey]:
     """Return where in the tree missing amounts are now; amounts of sharing providers outside it are not searched."""
     gone = Counter[str]()
     for (provider_uuid, name), amount in missing.items():
         if provider_uuid not in pools:
             gone[name] += amount
-    found = Counter[Pair]()
+    found = Counter[InventoryKey]()
     for pair in sorted(left):
         if pair[0] in tree:
             found[pair] = min(gone[pair[1]], left[pair])
@@ -160,18 +160,18 @@ def _elsewhere(
     return found
 
 
-def amounts_of(allocations: Allocations) -> Counter[Pair]:
+def amounts_of(allocations: Allocations) -> Counter[InventoryKey]:
     """Return the amounts of allocations by provider and resource class."""
     return Counter(
         {(uuid, name): amount for uuid, part in allocations.items() for name, amount in part.resources.items()}
     )
 
 
-def _of(provider_uuid: str, resources: Mapping[str, int]) -> Counter[Pair]:
+def _of(provider_uuid: str, resources: Mapping[str, int]) -> Counter[InventoryKey]:
     return Counter({(provider_uuid, name): amount for name, amount in resources.items()})
 
 
-def allocations_of(amounts: Counter[Pair]) -> Allocations:
+def allocations_of(amounts: Counter[InventoryKey]) -> Allocations:
     """Return the allocations of these amounts, without provider generations."""
     found: dict[str, dict[str, int]] = {}
     for (uuid, name), amount in sorted(amounts.items()):

@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from conductor.cell import attached_groups
-from conductor.cell.attached_groups import Pair
+from conductor.cell.attached_groups import InventoryKey
 from conductor.cell.context import CellPart
 from conductor.cell.payloads import CleanStep
 from conductor.cell.records.attempts import AttemptRecord
@@ -173,7 +173,7 @@ def _residue(instance: CellInstance, attempt: AttemptRecord, cleanup: PendingOpe
 
 
 def _hold(
-    instance: CellInstance, attempt: AttemptRecord, amounts: Counter[Pair], **other: object
+    instance: CellInstance, attempt: AttemptRecord, amounts: Counter[InventoryKey], **other: object
 ) -> list[RecordedHold]:
     """Return the hold of a consumer on the host of an attempt; nothing if there are no amounts."""
     selection, allocations = attempt.selection, attached_groups.allocations_of(amounts)
@@ -199,5 +199,5 @@ def _hold(
     return [msgspec.structs.replace(hold, **other)]
 
 
-def _amounts(request: AllocationRequest) -> Counter[Pair]:
+def _amounts(request: AllocationRequest) -> Counter[InventoryKey]:
     return attached_groups.amounts_of(request.allocations)

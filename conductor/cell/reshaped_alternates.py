@@ -78,7 +78,7 @@ def _candidates(
         return ()
 
 
-def _moved(claimed: AllocationRequest, gone: set[attached_groups.Pair]) -> Iterator[_Moved]:
+def _moved(claimed: AllocationRequest, gone: set[attached_groups.InventoryKey]) -> Iterator[_Moved]:
     """Yield the moved amounts: in one item for a provider that serves only suffixed groups, else one for each class."""
     plain = set(claimed.mappings.get(UNSUFFIXED, ()))
     for uuid, part in sorted(claimed.allocations.items()):

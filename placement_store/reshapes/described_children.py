@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from moorage import errors
 from moorage.model import ChildProvider, InventoryFields
-from placement_store.reshapes.distribution import Pair
+from placement_store.reshapes.distribution import InventoryKey
 from placement_store.reshapes.reshape_tree import ReshapeTree
 
 
@@ -25,7 +25,7 @@ class ExtendedTree:
     tree: ReshapeTree
     new: Sequence[NewChild]
     #: The fields that the request sets on inventories where amounts arrive.
-    fields: Mapping[Pair, InventoryFields]
+    fields: Mapping[InventoryKey, InventoryFields]
     #: Name by uuid.
     names: Mapping[str, str]
 

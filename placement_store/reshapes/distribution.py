@@ -13,9 +13,9 @@ from moorage import errors
 from placement_store.claims.isolated_groups import Groups
 
 #: A provider and a resource class: the key of an inventory, and of its bin.
-Pair = tuple[str, str]
-#: A consumer, a provider and a resource class.
-Held = tuple[str, str, str]
+InventoryKey = tuple[str, str]
+#: A consumer, a provider and a resource class: the key of an allocation.
+AllocationKey = tuple[str, str, str]
 
 #: The most places that an error lists, each with the reason why it is refused.
 _PLACES_SHOWN = 4
@@ -54,7 +54,7 @@ class Item:
     places: tuple[str, ...]
 
     @property
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[InventoryKey]:
         """The keys of the bins that it may use."""
         return [(place, name) for place in self.places for name in self.amounts]
 
@@ -65,9 +65,9 @@ class DistributionProblem:
 
     items: Sequence[Item]
     #: Each place of each item has a bin for each of the item's classes.
-    bins: Mapping[Pair, Bin]
+    bins: Mapping[InventoryKey, Bin]
     #: The consumers' present allocations, the items included. Unit rules are checked only for sums that change.
-    held: Mapping[Held, int]
+    held: Mapping[AllocationKey, int]
     #: The names of the providers, for errors.
     names: Mapping[str, str]
     #: By consumer, the providers of its isolated groups by suffix: no two groups may end up on one provider.
@@ -113,11 +113,11 @@ class PartialDistribution:
         groups = self._isolated.get(item.consumer, {})
         return {suffix for suffix, providers in groups.items() if item.source in providers}
 
-    def used(self, pair: Pair) -> int:
+    def used(self, pair: InventoryKey) -> int:
         """Return how much of a bin is used."""
         return self._used[pair]
 
-    def free(self, pair: Pair) -> int:
+    def free(self, pair: InventoryKey) -> int:
         """Return how much of a bin is free."""
         return max(0, math.floor(self._bins[pair].capacity - self._used[pair]))
 

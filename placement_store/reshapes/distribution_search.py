@@ -8,7 +8,13 @@ from itertools import takewhile
 from operator import itemgetter
 
 from placement_store.candidates.search_budget import SECONDS, SearchBudget
-from placement_store.reshapes.distribution import DistributionProblem, Item, Pair, PartialDistribution, impossible
+from placement_store.reshapes.distribution import (
+    DistributionProblem,
+    InventoryKey,
+    Item,
+    PartialDistribution,
+    impossible,
+)
 
 _NARROW = "allow more steps, or say for some of the consumers where their amounts go"
 
@@ -46,9 +52,9 @@ def _distribute_all(problem: DistributionProblem, steps: SearchBudget) -> list[s
 
 def _components(problem: DistributionProblem) -> list[list[int]]:
     """Partition the items into components that compete, directly or through others, for bins; each in search order."""
-    leader: dict[Pair, Pair] = {}
+    leader: dict[InventoryKey, InventoryKey] = {}
 
-    def find(pair: Pair) -> Pair:
+    def find(pair: InventoryKey) -> InventoryKey:
         while leader.setdefault(pair, pair) != pair:
             leader[pair] = leader[leader[pair]]
             pair = leader[pair]
@@ -59,11 +65,11 @@ def _components(problem: DistributionProblem) -> list[list[int]]:
         for other in others:
             leader[find(other)] = find(first)
     # Isolated groups of one consumer exclude each other, regardless of their classes.
-    isolated: dict[str, Pair] = {}
+    isolated: dict[str, InventoryKey] = {}
     for item in problem.items:
         if item.consumer in problem.isolated:
             leader[find(item.pairs[0])] = find(isolated.setdefault(item.consumer, item.pairs[0]))
-    components: dict[Pair, list[int]] = {}
+    components: dict[InventoryKey, list[int]] = {}
     for number, item in enumerate(problem.items):
         components.setdefault(find(item.pairs[0]), []).append(number)
     return [_in_order(problem, component) for component in components.values()]
@@ -214,8 +220,8 @@ class _Search:
             raise self._dead_end
 
 
-def _pairs_by_place(items: Sequence[Item]) -> dict[str, list[Pair]]:
-    pairs: dict[str, set[Pair]] = {}
+def _pairs_by_place(items: Sequence[Item]) -> dict[str, list[InventoryKey]]:
+    pairs: dict[str, set[InventoryKey]] = {}
     for item in items:
         for pair in item.pairs:
             pairs.setdefault(pair[0], set()).add(pair)

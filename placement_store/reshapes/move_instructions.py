@@ -9,7 +9,7 @@ from moorage.messages import PlanReshape, ReshapeByInstructions
 from moorage.model import Inventory, Reallocation, ReshapePlan
 from placement_store.reshapes import moved_inventories
 from placement_store.reshapes.described_children import ExtendedTree, NewChild, extend_tree
-from placement_store.reshapes.distribution import Bin, DistributionProblem, Held, Item, Pair
+from placement_store.reshapes.distribution import AllocationKey, Bin, DistributionProblem, InventoryKey, Item
 from placement_store.reshapes.distribution_search import distribute
 from placement_store.reshapes.moved_inventories import MovedAmounts
 from placement_store.reshapes.reshape_tree import Reference, ReshapeTree
@@ -23,7 +23,7 @@ class InstructedChanges:
 
     new: Sequence[NewChild]
     #: The inventories that change; null for one that is deleted.
-    inventories: Mapping[Pair, Inventory | None]
+    inventories: Mapping[InventoryKey, Inventory | None]
     reallocations: Sequence[Reallocation]
 
     def as_plan(self) -> ReshapePlan:
@@ -86,7 +86,7 @@ def plan_changes(tree: ReshapeTree, message: Instructed, new_uuid: Callable[[str
 # --- Allocations to distribute ----------------------------------------------------------------------------------------
 
 
-def _places(tree: ReshapeTree, moved: MovedAmounts) -> dict[Pair, tuple[str, ...]]:
+def _places(tree: ReshapeTree, moved: MovedAmounts) -> dict[InventoryKey, tuple[str, ...]]:
     """Return the places for the allocations of each inventory that shrinks: itself too, if some of it stays."""
     return {
         source: (*[source[0]] * (tree.inventories[source].total > moved.leaving[source]), *targets)
@@ -95,7 +95,10 @@ def _places(tree: ReshapeTree, moved: MovedAmounts) -> dict[Pair, tuple[str, ...
 
 
 def _callers_items(
-    extended: ExtendedTree, sent: Sequence[Reallocation], places: Mapping[Pair, tuple[str, ...]], held: Counter[Held]
+    extended: ExtendedTree,
+    sent: Sequence[Reallocation],
+    places: Mapping[InventoryKey, tuple[str, ...]],
+    held: Counter[AllocationKey],
 ) -> Iterator[Item]:
     """Yield the allocations that the caller has distributed, each with one place, and subtract them from ``held``."""
     for position, instructed in enumerate(sent):
@@ -116,7 +119,7 @@ def _callers_items(
         yield Item(instructed.consumer_uuid, source, instructed.resources, (target,))
 
 
-def _items(held: Mapping[Held, int], places: Mapping[Pair, tuple[str, ...]]) -> list[Item]:
+def _items(held: Mapping[AllocationKey, int], places: Mapping[InventoryKey, tuple[str, ...]]) -> list[Item]:
     """Return the allocations of inventories that move as items: per consumer, classes with the same places together."""
     together: dict[tuple[str, str, tuple[str, ...]], dict[str, int]] = {}
     for (consumer, source, name), amount in sorted(held.items()):
@@ -125,7 +128,9 @@ def _items(held: Mapping[Held, int], places: Mapping[Pair, tuple[str, ...]]) -> 
     return [Item(consumer, source, amounts, where) for (consumer, source, where), amounts in together.items()]
 
 
-def _bins(tree: ReshapeTree, inventories: Mapping[Pair, Inventory | None], items: Sequence[Item]) -> dict[Pair, Bin]:
+def _bins(
+    tree: ReshapeTree, inventories: Mapping[InventoryKey, Inventory | None], items: Sequence[Item]
+) -> dict[InventoryKey, Bin]:
     used = Counter({pair: row.used for pair, row in tree.inventories.items()})
     for item in items:
         used.subtract({(item.source, name): amount for name, amount in item.amounts.items()})

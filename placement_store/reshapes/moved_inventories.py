@@ -11,7 +11,7 @@ from moorage import errors
 from moorage.model import Inventory, InventoryFields, MoveInstruction
 from placement_store.providers import inventories
 from placement_store.reshapes.described_children import ExtendedTree
-from placement_store.reshapes.distribution import Pair
+from placement_store.reshapes.distribution import InventoryKey
 
 _MOST = 2**31 - 1
 
@@ -20,12 +20,12 @@ _MOST = 2**31 - 1
 class MovedAmounts:
     """The amounts that leave and arrive, by inventory: a pair of a provider's uuid and a resource class."""
 
-    leaving: Counter[Pair] = field(default_factory=Counter)
-    arriving: Counter[Pair] = field(default_factory=Counter)
+    leaving: Counter[InventoryKey] = field(default_factory=Counter)
+    arriving: Counter[InventoryKey] = field(default_factory=Counter)
     #: The targets of each inventory that loses an amount, in the order of the instructions.
-    targets: dict[Pair, list[str]] = field(default_factory=dict)
+    targets: dict[InventoryKey, list[str]] = field(default_factory=dict)
     #: By target, the source of the first instruction.
-    origins: dict[Pair, Pair] = field(default_factory=dict)
+    origins: dict[InventoryKey, InventoryKey] = field(default_factory=dict)
 
 
 def sum_instructions(extended: ExtendedTree, instructions: Sequence[MoveInstruction]) -> MovedAmounts:
@@ -49,7 +49,7 @@ def sum_instructions(extended: ExtendedTree, instructions: Sequence[MoveInstruct
     return found
 
 
-def _move(found: MovedAmounts, source: Pair, target: Pair, amount: int) -> None:
+def _move(found: MovedAmounts, source: InventoryKey, target: InventoryKey, amount: int) -> None:
     found.leaving[source] += amount
     found.arriving[target] += amount
     if target[0] not in found.targets.setdefault(source, []):
@@ -73,7 +73,7 @@ def _refuse_idle_descriptions(extended: ExtendedTree, found: MovedAmounts) -> No
             )
 
 
-def inventories_after(extended: ExtendedTree, found: MovedAmounts) -> dict[Pair, Inventory | None]:
+def inventories_after(extended: ExtendedTree, found: MovedAmounts) -> dict[InventoryKey, Inventory | None]:
     """Return the inventories that change, as they will be; null for one that will be empty.
 
     What is reserved and cannot stay in the source goes to existing providers, as far as the request does not set what
@@ -81,7 +81,7 @@ def inventories_after(extended: ExtendedTree, found: MovedAmounts) -> dict[Pair,
 
     :raises InvalidInventory: an inventory would be impossible, or less would be reserved in total than now.
     """
-    changed: dict[Pair, Inventory | None] = {}
+    changed: dict[InventoryKey, Inventory | None] = {}
     for pair in dict.fromkeys([*found.leaving, *found.arriving]):
         row = extended.tree.inventories.get(pair)
         total = (0 if row is None else row.total) - found.leaving[pair] + found.arriving[pair]
@@ -100,7 +100,7 @@ def inventories_after(extended: ExtendedTree, found: MovedAmounts) -> dict[Pair,
     return changed
 
 
-def _arrived(extended: ExtendedTree, found: MovedAmounts, pair: Pair, total: int) -> Inventory:
+def _arrived(extended: ExtendedTree, found: MovedAmounts, pair: InventoryKey, total: int) -> Inventory:
     """Return an inventory that gains an amount; its fields come from the request, else itself, else its source."""
     fields = extended.fields.get(pair, InventoryFields())
     present = extended.tree.inventories.get(pair)
@@ -130,7 +130,7 @@ def _rules(known: Inventory, total: int, *, arrives: bool) -> dict[str, int]:
     }
 
 
-def _refuse_impossible(pair: Pair, inventory: Inventory) -> None:
+def _refuse_impossible(pair: InventoryKey, inventory: Inventory) -> None:
     if inventory.total > _MOST:
         raise _invalid(pair, f"a total of {inventory.total} is more than {_MOST}")
     if (reason := inventories.fault_of(inventory)) is not None:
@@ -139,7 +139,9 @@ def _refuse_impossible(pair: Pair, inventory: Inventory) -> None:
         raise _invalid(pair, "no amount keeps its min_unit, max_unit and step_size")
 
 
-def _move_reservations(extended: ExtendedTree, found: MovedAmounts, changed: dict[Pair, Inventory | None]) -> None:
+def _move_reservations(
+    extended: ExtendedTree, found: MovedAmounts, changed: dict[InventoryKey, Inventory | None]
+) -> None:
     lost = {name: sum(amounts.values()) for name, amounts in _lost_reservations(extended, changed).items()}
     for pair in found.arriving:
         inventory, fields = changed[pair], extended.fields.get(pair)
@@ -150,7 +152,7 @@ def _move_reservations(extended: ExtendedTree, found: MovedAmounts, changed: dic
         lost[pair[1]] -= more
 
 
-def _refuse_lost_reservations(extended: ExtendedTree, changed: Mapping[Pair, Inventory | None]) -> None:
+def _refuse_lost_reservations(extended: ExtendedTree, changed: Mapping[InventoryKey, Inventory | None]) -> None:
     """Refuse a reshape after which less of a class is reserved than before: the reservations are still needed."""
     for name, amounts in _lost_reservations(extended, changed).items():
         if (amount := sum(amounts.values())) > 0:
@@ -158,7 +160,9 @@ def _refuse_lost_reservations(extended: ExtendedTree, changed: Mapping[Pair, Inv
             raise _invalid((first, name), f"{amount} of it are reserved: set `reserved` for a target")
 
 
-def _lost_reservations(extended: ExtendedTree, changed: Mapping[Pair, Inventory | None]) -> dict[str, dict[str, int]]:
+def _lost_reservations(
+    extended: ExtendedTree, changed: Mapping[InventoryKey, Inventory | None]
+) -> dict[str, dict[str, int]]:
     """Return by how much less is reserved, by class and provider; negative where more is reserved."""
     lost: dict[str, dict[str, int]] = {}
     for (uuid, name), inventory in changed.items():
@@ -168,5 +172,5 @@ def _lost_reservations(extended: ExtendedTree, changed: Mapping[Pair, Inventory 
     return lost
 
 
-def _invalid(pair: Pair, reason: str) -> errors.InvalidInventory:
+def _invalid(pair: InventoryKey, reason: str) -> errors.InvalidInventory:
     return errors.InvalidInventory(provider_uuid=pair[0], resource_class=pair[1], reason=reason)

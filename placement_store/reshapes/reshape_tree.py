@@ -15,7 +15,7 @@ from placement_store.db.names import ResourceClassNames
 from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import InventoryRow
-from placement_store.reshapes.distribution import Held, Pair
+from placement_store.reshapes.distribution import AllocationKey, InventoryKey
 from placement_store.schema import allocations, consumers, inventories, resource_providers
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -36,8 +36,8 @@ class ReshapeTree:
 
     #: By uuid.
     providers: Mapping[str, TreeProvider]
-    inventories: Mapping[Pair, InventoryRow]
-    held: Mapping[Held, int]
+    inventories: Mapping[InventoryKey, InventoryRow]
+    held: Mapping[AllocationKey, int]
     #: By consumer, the providers of its isolated groups by suffix; only consumers that have such groups.
     isolated: Mapping[str, Groups] = field(default_factory=dict)
 
@@ -65,8 +65,8 @@ def read(connection: Connection, root_id: int, classes: Collection[str], names: 
     query = select(table.id, table.uuid, table.name, table.parent_provider_id)
     rows = connection.execute(query.where(table.root_provider_id == root_id).order_by(table.id)).all()
     uuids = {row.id: row.uuid for row in rows}
-    found: dict[Pair, InventoryRow] = {}
-    held: dict[Held, int] = {}
+    found: dict[InventoryKey, InventoryRow] = {}
+    held: dict[AllocationKey, int] = {}
     isolated: dict[str, Groups] = {}
     rows_held = _held(connection, sorted(uuids), sorted(by_number))
     for provider_id, class_id, *amounts, consumer_uuid, groups, amount in rows_held:

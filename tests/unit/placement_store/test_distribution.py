@@ -11,17 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moorage import errors
-from placement_store.reshapes.distribution import Bin, DistributionProblem, Held, Item, Pair
+from placement_store.reshapes.distribution import AllocationKey, Bin, DistributionProblem, InventoryKey, Item
 from placement_store.reshapes.distribution_search import distribute
 
 STEPS = 100_000
 
 
 def problem(
-    items: Sequence[Item], bins: Mapping[Pair, Bin], held: Mapping[Held, int] | None = None, **names: str
+    items: Sequence[Item],
+    bins: Mapping[InventoryKey, Bin],
+    held: Mapping[AllocationKey, int] | None = None,
+    **names: str,
 ) -> DistributionProblem:
     """A problem in which consumers hold only the items to distribute, and what `held` adds."""
-    present: Counter[Held] = Counter()
+    present: Counter[AllocationKey] = Counter()
     for item in items:
         present.update({(item.consumer, item.source, name): amount for name, amount in item.amounts.items()})
     present.update(held or {})
@@ -32,7 +35,7 @@ def vgpus(amounts: Sequence[int], *places: str) -> list[Item]:
     return [Item(f"c{number}", "root", {"VGPU": amount}, places) for number, amount in enumerate(amounts)]
 
 
-def bins(**capacities: float) -> dict[Pair, Bin]:
+def bins(**capacities: float) -> dict[InventoryKey, Bin]:
     return {(place, "VGPU"): Bin(capacity) for place, capacity in capacities.items()}
 
 
@@ -244,7 +247,7 @@ def are_apart(question: DistributionProblem, places: Sequence[str]) -> bool:
 
 def is_good(question: DistributionProblem, places: Sequence[str]) -> bool:
     """Tell if a distribution is valid: everything fits, and every sum that changes keeps the unit rules."""
-    added: dict[Pair, int] = {}
+    added: dict[InventoryKey, int] = {}
     for item, place in zip(question.items, places, strict=True):
         for name, amount in item.amounts.items():
             added[place, name] = added.get((place, name), 0) + amount
