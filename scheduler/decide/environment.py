@@ -12,7 +12,7 @@ from scheduler.decide.evaluation import EvaluationPool
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.planner import Planner
 from scheduler.decide.plugin_failures import PluginFailures
-from scheduler.decide.request_filters import Aggregates, RequestFilterChain
+from scheduler.decide.request_filters import ReadAggregates, RequestFilterChain
 from scheduler.plugins.loading import Named, Weighted
 from scheduler.view.follower import Follower
 from scheduler.view.host_cache import HostCache
@@ -34,7 +34,7 @@ class DecisionPolicy:
     evaluations: EvaluationPool = field(default_factory=EvaluationPool)
 
     def for_request(
-        self, aggregates: Aggregates, check: Callable[[RequestSpec], None]
+        self, aggregates: ReadAggregates, check: Callable[[RequestSpec], None]
     ) -> tuple[Planner, RequestFilterChain]:
         """Return the planner and the request filters of one request.
 
@@ -60,7 +60,7 @@ class DecisionEnvironment:
     host_cache: HostCache
     follower: Follower
     policy: DecisionPolicy
-    aggregates: Aggregates
+    aggregates: ReadAggregates
     max_age: float
     max_tries: int
 

@@ -36,7 +36,7 @@ _FEW, _HOSTS_AS_ONE = 3, 3_000
 _WORTHWHILE = 4
 
 #: The score of a host by each weigher that contributes to the weights; null if a filter refuses the host.
-Answer = Sequence[float] | None
+HostScores = Sequence[float] | None
 
 
 class _OneMore:
@@ -65,9 +65,9 @@ class _OneMore:
         #: The rows of the hosts that have changed since this was computed.
         self._changed: set[int] = set()
 
-    def answers(self, changes: Sequence[ChangedHosts]) -> dict[int, Answer]:
+    def answers(self, changes: Sequence[ChangedHosts]) -> dict[int, HostScores]:
         """Return the answers for the changed hosts whose only change is one such claim."""
-        known: dict[int, Answer] = {}
+        known: dict[int, HostScores] = {}
         for rows, amounts in changes:
             for row in rows:
                 if row in self._changed:
@@ -77,7 +77,7 @@ class _OneMore:
                 self._changed.add(row)
         return known
 
-    def _answer(self, row: int) -> Answer:
+    def _answer(self, row: int) -> HostScores:
         if not self._passing[row]:
             return None
         place = np.searchsorted(self._rows, row)
@@ -199,14 +199,14 @@ class Evaluation:
         amounts = self._request.resource_request.totals()
         return bool(planned) and all(change.resources == amounts for change in planned)
 
-    def _answer(self, view: Snapshot, row: int) -> Answer:
+    def _answer(self, view: Snapshot, row: int) -> HostScores:
         """Run the filters and weighers on one host."""
         host = view.host(row)
         if not self.funnel.passes(host, self._request, self.filtered.stages):
             return None
         return [self.funnel.score(host, self._request, each) for each in self._contributions]
 
-    def _update(self, row: int, answer: Answer) -> bool:
+    def _update(self, row: int, answer: HostScores) -> bool:
         """Apply the new answer for a host; return False if this is not possible."""
         place = self._place(row)
         if answer is None:

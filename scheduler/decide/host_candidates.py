@@ -45,10 +45,10 @@ TOO_MANY_COMBINATIONS = "has too many combinations of providers to try them all 
 _SECONDS_OF_AN_INSTANCE = 0.002
 
 #: The amounts of a claim by provider and class, regardless of the groups that they are for.
-Amounts = frozenset[tuple[str, str, int]]
+ClaimedAmounts = frozenset[tuple[str, str, int]]
 
 
-def amounts_of(request: AllocationRequest) -> Amounts:
+def amounts_of(request: AllocationRequest) -> ClaimedAmounts:
     """Return the amounts that a claim of this candidate would contain."""
     return frozenset(
         (uuid, name, amount) for uuid, part in request.allocations.items() for name, amount in part.resources.items()
@@ -67,7 +67,7 @@ class RefusedClaims:
     budget: SearchBudget = field(default_factory=SearchBudget)
 
     #: The candidates that were refused, by compute node.
-    tried: dict[str, set[Amounts]] = field(default_factory=dict)
+    tried: dict[str, set[ClaimedAmounts]] = field(default_factory=dict)
     #: The number of claims that were refused, by compute node: other decisions were faster. These hosts are not offered
     #: as alternates.
     lost: Counter[str] = field(default_factory=Counter)
@@ -133,7 +133,7 @@ class HostCandidates:
     def __init__(
         self,
         request: ResourceRequest,
-        tried: Mapping[str, Collection[Amounts]],
+        tried: Mapping[str, Collection[ClaimedAmounts]],
         budget: SearchBudget | None = None,
         steps: int = MAX_STEPS_ON_A_HOST,
         filters: CandidateFilters | None = None,
@@ -182,7 +182,7 @@ class HostCandidates:
             self.infeasible.add(row)
         return candidate
 
-    def _first_untried(self, view: Snapshot, row: int, tried: Collection[Amounts]) -> AllocationRequest | None:
+    def _first_untried(self, view: Snapshot, row: int, tried: Collection[ClaimedAmounts]) -> AllocationRequest | None:
         """Search for the first candidate of a host that was not tried; None, if there is none or none was found.
 
         :raises SearchBoundReached: the search was not finished on too many hosts, or the budget is spent.

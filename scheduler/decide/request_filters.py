@@ -19,7 +19,7 @@ from scheduler.plugins.loading import Named
 T = TypeVar("T")
 
 #: Returns all host aggregates as they were at a time, by the follower's clock, or later.
-Aggregates = Callable[[float], Sequence[Aggregate]]
+ReadAggregates = Callable[[float], Sequence[Aggregate]]
 
 #: The path of the request in the message: errors of request filters name paths below it.
 _REQUEST = "$.request_spec"
@@ -44,7 +44,7 @@ class RequestFilterChain:
     def __init__(
         self,
         filters: Sequence[Named[RequestFilter]] = (),
-        aggregates: Aggregates = lambda _begun_after: (),
+        aggregates: ReadAggregates = lambda _begun_after: (),
         plugin_failures: PluginFailures | None = None,
         check: Callable[[RequestSpec], None] = lambda _request: None,
     ) -> None:
