@@ -12,7 +12,7 @@ from concurrent.futures import Future, wait
 from functools import partial
 
 from compute import cell_messages
-from compute.attempts import AgentAttempt, Attempts, Ended, Report
+from compute.attempts import AgentAttempt, Attempts, EndNotice, Report
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver, GuestSpec
 from compute.workers import Workers
@@ -117,7 +117,7 @@ class ComputeAgent:
             raise errors.RequestInProgress(request_id=message.request_id) from fault
         return Done()
 
-    def begin_destroy(self, ended: Ended, spawn_patience: float = 0.0) -> Future[None]:
+    def begin_destroy(self, ended: EndNotice, spawn_patience: float = 0.0) -> Future[None]:
         """Mark an attempt as destroyed, so that it never starts, and destroy its guest in a thread of the pool.
 
         :param spawn_patience: the longest wait for a spawn or an order that cannot be cut short, in seconds.
@@ -296,7 +296,7 @@ class ComputeAgent:
         except errors.MoorageError as fault:
             LOG.info("The cell has not received the report that nothing is left: %s", fault)
 
-    def _destroy(self, attempt: AgentAttempt, ended: Ended, spawn_patience: float, outcome: Future[None]) -> None:
+    def _destroy(self, attempt: AgentAttempt, ended: EndNotice, spawn_patience: float, outcome: Future[None]) -> None:
         """Destroy the guest of an attempt at once, or after the spawn or order in progress."""
         fault: Exception | None = None
         with context.bound(attempt_id=ended.attempt_id):
@@ -313,7 +313,7 @@ class ComputeAgent:
         else:
             outcome.set_exception(fault)
 
-    def _destroy_at_rest(self, attempt: AgentAttempt, ended: Ended, spawn_patience: float) -> None:
+    def _destroy_at_rest(self, attempt: AgentAttempt, ended: EndNotice, spawn_patience: float) -> None:
         try:
             self.destroy_guest(attempt, ended)
         except errors.RequestInProgress:
@@ -321,7 +321,7 @@ class ComputeAgent:
                 raise
             self.destroy_guest(attempt, ended)
 
-    def destroy_guest(self, attempt: AgentAttempt, named: Guest | Ended) -> None:
+    def destroy_guest(self, attempt: AgentAttempt, named: Guest | EndNotice) -> None:
         """Have the driver destroy the guest of an attempt, one call at a time.
 
         :raises RequestInProgress: a spawn or an order is in progress and cannot be cut short.

@@ -10,7 +10,7 @@ from moorage.messages import BuildFailedInCell, BuildFinished, DestroyOnHost
 from moorage.model import EndedAttempt, Guest
 
 Report = BuildFinished | BuildFailedInCell
-Ended = DestroyOnHost | EndedAttempt
+EndNotice = DestroyOnHost | EndedAttempt
 
 # The number of ended attempts that are kept, so that a repeated message finds the report. An attempt that was dropped
 # is carried out again. That is harmless, because the driver is idempotent: the number only saves work. Arbitrary.
@@ -33,7 +33,7 @@ class AgentAttempt:
         #: Set when the attempt must not wait for answers any more: it is destroyed, or the agent stops.
         self.interrupt = threading.Event()
         #: The message or record that has ended the attempt: its guest is no longer wanted. Never reset.
-        self.ended: Ended | None = None
+        self.ended: EndNotice | None = None
         #: Its report, once its result is known.
         self.report: Report | None = None
         self.building = False
@@ -101,7 +101,7 @@ class Attempts:
             attempt.users += 1
             return attempt
 
-    def mark_destroyed(self, ended: Ended) -> AgentAttempt:
+    def mark_destroyed(self, ended: EndNotice) -> AgentAttempt:
         """Mark an attempt, created if unknown, as destroyed, so that it never starts; return it.
 
         The caller ends the use of it by :meth:`release`.

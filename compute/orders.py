@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from compute import cell_messages
 from compute.agent import ComputeAgent, Order
-from compute.attempts import AgentAttempt, Ended
+from compute.attempts import AgentAttempt, EndNotice
 from compute.driver import Driver, GuestOrder
 from compute.workers import Workers
 from moorage import context, errors, failpoints
@@ -162,7 +162,7 @@ class GuestOrders:
         if gone:
             raise errors.InvalidState(reason=f"attempt {attempt.attempt_id} was destroyed meanwhile")
 
-    def _end(self, attempt: AgentAttempt, ended: Ended) -> bool:
+    def _end(self, attempt: AgentAttempt, ended: EndNotice) -> bool:
         """Destroy the guest of a destroyed attempt; return False if the guest is of another claim."""
         try:
             self._agent.destroy_guest(attempt, ended)

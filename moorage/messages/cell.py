@@ -35,7 +35,7 @@ from moorage.model.inspection import OperationSummary, UnknownGuest
 MessageNumber = Annotated[int, Meta(ge=1, le=2_000_000_000)]
 #: The number of a host's life. Each time that the host begins to return, a new life begins.
 HostLife = Annotated[int, Meta(ge=0, le=2_000_000_000)]
-HostLives = Annotated[dict[Name, HostLife], Meta(max_length=20_000)]
+LifeByHost = Annotated[dict[Name, HostLife], Meta(max_length=20_000)]
 
 
 class InstanceBuild(Value, frozen=True, kw_only=True):
@@ -222,7 +222,7 @@ class AttemptsGone(Mutation[Done], ToCell, frozen=True, kw_only=True):
     agent: Name
     attempts: Annotated[tuple[EndedAttempt, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
     #: The lives of their hosts as last received by the agent: a message of an earlier life changes nothing.
-    lives: HostLives = {}
+    lives: LifeByHost = {}
 
 
 class ReturnHosts(Mutation[Done], ToCell, frozen=True, kw_only=True):
@@ -239,7 +239,7 @@ class ReturnHosts(Mutation[Done], ToCell, frozen=True, kw_only=True):
     hosts: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=20_000)]
     guests: Annotated[tuple[Guest, ...], Meta(max_length=20_000)] = ()
     #: As received from the cell (``HostsReported.lives``) before the guests were listed.
-    lives: HostLives = {}
+    lives: LifeByHost = {}
 
 
 class OwnsClaimInCell(Mutation[Ownership], ToCell, frozen=True, kw_only=True):
