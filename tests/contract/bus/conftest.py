@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from support.bus.counting_hall import Hall
-from support.bus.hall import Cloud
+from support.bus.counting_service import CountingRig
+from support.bus.greeting_service import Cloud
 from support.processes.tls import Tls
 
 from harness.servers import RabbitMQServer
@@ -62,16 +62,16 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def hall(shared_bus_url: str) -> Iterator[Hall]:
+def rig(shared_bus_url: str) -> Iterator[CountingRig]:
     """A server that counts its calls, on each bus."""
-    made = Hall(shared_bus_url)
+    made = CountingRig(shared_bus_url)
     yield made
     made.close()
 
 
 @pytest.fixture
-def on_rabbit(shared_vhost: str) -> Iterator[Hall]:
+def on_rabbit(shared_vhost: str) -> Iterator[CountingRig]:
     """The same on RabbitMQ alone."""
-    made = Hall(shared_vhost)
+    made = CountingRig(shared_vhost)
     yield made
     made.close()

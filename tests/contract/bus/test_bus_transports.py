@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from oslo_config import cfg
-from support.bus.hall import Cloud, Greet, Greeting, Hall, Sing
+from support.bus.greeting_service import Cloud, GetText, Greet, Greeting, GreetingService
 from support.processes.stopwatch import Stopwatch
 
 from harness.servers import RabbitMQServer
@@ -20,7 +20,7 @@ from moorage.bus import bus
 
 
 def test_nothing_is_patched_and_servers_run_on_threads(cloud: Cloud) -> None:
-    server = cloud.serve(Hall())
+    server = cloud.serve(GreetingService())
     patcher = sys.modules.get("eventlet.patcher")
     assert patcher is None or patcher.already_patched == {}
     assert server._server.executor_type == "threading"
@@ -28,7 +28,7 @@ def test_nothing_is_patched_and_servers_run_on_threads(cloud: Cloud) -> None:
 
 
 def test_a_private_configuration_has_all_options_that_the_library_registers_globally(cloud: Cloud) -> None:
-    cloud.serve(Hall())
+    cloud.serve(GreetingService())
     cloud.client().call(Greet(name="Ada"))
     for group, registered in cfg.CONF._groups.items():
         if group.startswith("oslo_messaging"):
@@ -40,7 +40,7 @@ def test_a_private_configuration_has_all_options_that_the_library_registers_glob
 def test_buses_of_different_names_in_one_process_are_separate() -> None:
     here, there = Cloud("inproc://here/"), Cloud("inproc://there/")
     there.topic = here.topic
-    here.serve(Hall())
+    here.serve(GreetingService())
     with pytest.raises(errors.NoReply):
         there.client().call(Greet(name="Ada"), timeout=0.2)
     here.close()
@@ -61,9 +61,9 @@ NOBODY = "rabbit://me:secret@127.0.0.1:1/"
 def test_without_a_broker_each_use_fails_soon_and_hides_the_password() -> None:
     cloud = Cloud(NOBODY)
     attempts: list[Callable[[], object]] = [
-        lambda: cloud.serve(Hall()),
-        lambda: cloud.client().call(Sing()),
-        lambda: cloud.client().cast(Sing()),
+        lambda: cloud.serve(GreetingService()),
+        lambda: cloud.client().call(GetText()),
+        lambda: cloud.client().cast(GetText()),
         cloud.caller.probe,
     ]
     for attempt in attempts:
@@ -97,7 +97,7 @@ def test_clients_and_servers_resume_after_a_crash_of_the_broker(rabbitmq: Rabbit
 def _crash(broker: RabbitMQServer) -> None:
     cloud = Cloud(broker.url)
     cloud.caller.probe()
-    server = cloud.serve(Hall())
+    server = cloud.serve(GreetingService())
     client = cloud.client()
     client.call(Greet(name="Ada"))
     broker.kill()
@@ -126,7 +126,7 @@ def _call_until_answered(client: bus.Client) -> Greeting:
 def test_only_the_servers_of_a_topic_answer_a_ping(cloud: Cloud) -> None:
     with pytest.raises(errors.NoReply):
         cloud.client().ping(timeout=0.3)
-    cloud.serve(Hall())
+    cloud.serve(GreetingService())
     cloud.client().ping(timeout=10)
     cloud.client(server="first").ping(timeout=10)
     with pytest.raises(errors.NoReply):

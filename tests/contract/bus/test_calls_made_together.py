@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from unittest import mock
 
 import pytest
-from support.bus.counting_hall import TOGETHER, Hall, Item, Listed, Slow, is_right, request_id
+from support.bus.counting_service import TOGETHER, CountingRig, Item, Listed, Slow, is_right, request_id
 
 from moorage import context, errors
 from moorage.batches import BatchItem
 from moorage.bus.rabbit import driver
 
 
-def made(hall: Hall, items: Sequence[Item]) -> Iterator[list[tuple[int, object]]]:
+def made(rig: CountingRig, items: Sequence[Item]) -> Iterator[list[tuple[int, object]]]:
     """Make calls together; yield the numbers with their answers or errors as they come."""
-    for portion in hall.client.call_many(items):
+    for portion in rig.client.call_many(items):
         found: list[tuple[int, object]] = []
         for item in portion:
             assert item.is_done
@@ -37,20 +37,22 @@ def items_of(numbers: range, deadline: float | None = None) -> list[Item]:
     ]
 
 
-def test_each_call_that_a_thread_makes_together_with_others_has_its_own_answer_or_error_and_context(hall: Hall) -> None:
-    hall.counters.may_go_on.set()
+def test_each_call_that_a_thread_makes_together_with_others_has_its_own_answer_or_error_and_context(
+    rig: CountingRig,
+) -> None:
+    rig.counters.may_go_on.set()
     for beginning in range(0, 3 * TOGETHER, TOGETHER):
         numbers = range(beginning, beginning + TOGETHER)
-        answers = dict(pair for portion in made(hall, items_of(numbers)) for pair in portion)
+        answers = dict(pair for portion in made(rig, items_of(numbers)) for pair in portion)
         assert sorted(answers) == list(numbers)
         assert [number for number, answer in answers.items() if not is_right(number, answer)] == []
-    assert hall.counters.done == dict.fromkeys(range(3 * TOGETHER), 1)
-    assert {number: seen[0] for number, seen in hall.counters.contexts.items()} == {
-        number: request_id(number) for number in hall.counters.done
+    assert rig.counters.done == dict.fromkeys(range(3 * TOGETHER), 1)
+    assert {number: seen[0] for number, seen in rig.counters.contexts.items()} == {
+        number: request_id(number) for number in rig.counters.done
     }
 
 
-def test_calls_that_a_thread_makes_together_are_sent_in_one_message(on_rabbit: Hall, sizes: list[int]) -> None:
+def test_calls_that_a_thread_makes_together_are_sent_in_one_message(on_rabbit: CountingRig, sizes: list[int]) -> None:
     on_rabbit.counters.may_go_on.set()
     for portion in made(on_rabbit, items_of(range(TOGETHER))):
         assert all(is_right(number, answer) for number, answer in portion)
@@ -58,7 +60,7 @@ def test_calls_that_a_thread_makes_together_are_sent_in_one_message(on_rabbit: H
 
 
 def test_a_server_that_gets_no_further_threads_carries_out_each_call_once(
-    on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
+    on_rabbit: CountingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_rabbit.counters.may_go_on.set()
     assert is_right(1, on_rabbit.call(1))
@@ -80,7 +82,7 @@ def test_a_server_that_gets_no_further_threads_carries_out_each_call_once(
     assert set(on_rabbit.counters.done.values()) == {1}
 
 
-def test_a_slow_call_delays_none_of_the_calls_that_are_made_together_with_it(on_rabbit: Hall) -> None:
+def test_a_slow_call_delays_none_of_the_calls_that_are_made_together_with_it(on_rabbit: CountingRig) -> None:
     answers = made(on_rabbit, items_of(range(1, 10)))
     first = [number for number, _answer in next(answers)]
     assert first == [1, 2, 3, 4, 6, 7, 8, 9]
@@ -88,15 +90,15 @@ def test_a_slow_call_delays_none_of_the_calls_that_are_made_together_with_it(on_
     assert [number for portion in answers for number, _answer in portion] == [5]
 
 
-def test_calls_past_their_deadline_that_are_made_together_are_refused_and_never_carried_out(hall: Hall) -> None:
+def test_calls_past_their_deadline_that_are_made_together_are_refused_and_never_carried_out(rig: CountingRig) -> None:
     late = items_of(range(1, 4), deadline=time.monotonic() - 1)
-    answers = dict(pair for portion in made(hall, [*late, *items_of(range(4, 5))]) for pair in portion)
+    answers = dict(pair for portion in made(rig, [*late, *items_of(range(4, 5))]) for pair in portion)
     assert [type(answers[number]) for number in (1, 2, 3)] == [errors.DeadlineExceeded] * 3
     assert is_right(4, answers[4])
-    assert hall.counters.done == {4: 1}
+    assert rig.counters.done == {4: 1}
 
 
-def test_unanswered_calls_that_are_made_together_end_each_at_its_own_deadline(on_rabbit: Hall) -> None:
+def test_unanswered_calls_that_are_made_together_end_each_at_its_own_deadline(on_rabbit: CountingRig) -> None:
     began = time.monotonic()
     items: list[Item] = [BatchItem(Slow(), context.Context(deadline=began + seconds)) for seconds in (1.5, 0.5)]
     later, soon = items
@@ -111,7 +113,7 @@ def test_unanswered_calls_that_are_made_together_end_each_at_its_own_deadline(on
 
 
 def test_a_server_of_a_former_release_gets_calls_that_are_made_together_one_by_one(
-    on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
+    on_rabbit: CountingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_rabbit.counters.may_go_on.set()
     monkeypatch.setattr(driver, "calls_of", mock.Mock(return_value=None))
@@ -124,7 +126,7 @@ def test_a_server_of_a_former_release_gets_calls_that_are_made_together_one_by_o
 
 
 def test_calls_that_are_made_together_while_the_broker_is_away_all_fail_with_that_error(
-    on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
+    on_rabbit: CountingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_arguments: object, **_named: object) -> None:
         raise ConnectionRefusedError("it is away")

@@ -6,7 +6,7 @@ from collections import Counter
 from unittest import mock
 
 import pytest
-from support.bus.counting_hall import TOGETHER, Hall, Listed, Slow, is_right, request_id
+from support.bus.counting_service import TOGETHER, CountingRig, Listed, Slow, is_right, request_id
 from support.processes.stopwatch import Stopwatch
 
 from harness.waiting import wait_until
@@ -20,68 +20,68 @@ import oslo_messaging
 # --- Concurrent calls -----------------------------------------------------------------------------------------------
 
 
-def test_each_of_many_concurrent_calls_has_its_own_answer_or_error_and_is_carried_out_once(hall: Hall) -> None:
+def test_each_of_many_concurrent_calls_has_its_own_answer_or_error_and_is_carried_out_once(rig: CountingRig) -> None:
     for beginning in range(0, 6 * TOGETHER, TOGETHER):
-        answers = hall.call_at_once(range(beginning, beginning + TOGETHER))
+        answers = rig.call_at_once(range(beginning, beginning + TOGETHER))
         assert [number for number, answer in answers.items() if not is_right(number, answer)] == []
-    assert set(hall.counters.done.values()) == {1}
-    assert {number: seen[0] for number, seen in hall.counters.contexts.items()} == {
-        number: request_id(number) for number in hall.counters.done
+    assert set(rig.counters.done.values()) == {1}
+    assert {number: seen[0] for number, seen in rig.counters.contexts.items()} == {
+        number: request_id(number) for number in rig.counters.done
     }
 
 
-def test_a_slow_call_delays_no_other_call(hall: Hall) -> None:
-    slow = hall.pool.submit(hall.client.call, Slow())
-    assert hall.counters.entered.wait(10)
+def test_a_slow_call_delays_no_other_call(rig: CountingRig) -> None:
+    slow = rig.pool.submit(rig.client.call, Slow())
+    assert rig.counters.entered.wait(10)
 
     watch = Stopwatch()
-    answers = hall.call_at_once(range(1, TOGETHER))
+    answers = rig.call_at_once(range(1, TOGETHER))
 
     assert watch.seconds < 10
     assert all(is_right(number, answer) for number, answer in answers.items())
     assert not slow.done()
-    hall.counters.may_go_on.set()
+    rig.counters.may_go_on.set()
     assert slow.result(10) == "at last"
 
 
-def test_each_call_has_its_own_deadline(hall: Hall) -> None:
-    slow = hall.pool.submit(hall.client.call, Slow())
-    assert hall.counters.entered.wait(10)
+def test_each_call_has_its_own_deadline(rig: CountingRig) -> None:
+    slow = rig.pool.submit(rig.client.call, Slow())
+    assert rig.counters.entered.wait(10)
 
     times = dict.fromkeys(range(1, TOGETHER), 0.0) | {
         number: random.choice([3.0, 30.0, 300.0]) for number in range(TOGETHER)
     }
-    list(hall.pool.map(hall.call, times, times.values()))
+    list(rig.pool.map(rig.call, times, times.values()))
 
     for number, seconds in times.items():
-        _request, left = hall.counters.contexts[number]
+        _request, left = rig.counters.contexts[number]
         assert left is not None
         assert seconds * 0.3 < left <= seconds
-    hall.counters.may_go_on.set()
+    rig.counters.may_go_on.set()
     slow.result(10)
 
 
 def test_while_all_threads_of_a_server_hang_calls_end_at_their_deadlines_and_later_calls_are_answered(
-    hall: Hall,
+    rig: CountingRig,
 ) -> None:
-    slow = [hall.pool.submit(hall.client.call, Slow()) for _ in range(8)]
-    wait_until(lambda: hall.counters.slow_calls == 8)
+    slow = [rig.pool.submit(rig.client.call, Slow()) for _ in range(8)]
+    wait_until(lambda: rig.counters.slow_calls == 8)
 
-    answers = list(hall.pool.map(hall.call, range(8), [1.0] * 8))
+    answers = list(rig.pool.map(rig.call, range(8), [1.0] * 8))
 
     assert [type(answer) for answer in answers] == [errors.NoReply] * 8
-    hall.counters.may_go_on.set()
+    rig.counters.may_go_on.set()
     assert {one.result(20) for one in slow} == {"at last"}
-    assert is_right(100, hall.call(100))
+    assert is_right(100, rig.call(100))
     # Calls past their deadlines were not carried out later.
-    assert hall.counters.done == {100: 1}
+    assert rig.counters.done == {100: 1}
 
 
 # --- Calls that arrive in one message and are handled by one thread ---------------------------------------------------
 
 
 def test_calls_of_one_message_are_handled_by_one_thread_and_each_has_its_own_answer_and_context(
-    on_rabbit: Hall,
+    on_rabbit: CountingRig,
 ) -> None:
     on_rabbit.counters.may_go_on.set()
     for beginning in range(1, 5 * TOGETHER, TOGETHER):
@@ -97,7 +97,7 @@ def test_calls_of_one_message_are_handled_by_one_thread_and_each_has_its_own_ans
         assert 0 < seconds <= 20
 
 
-def test_a_slow_call_of_a_message_delays_no_other_call_and_is_answered_in_the_end(on_rabbit: Hall) -> None:
+def test_a_slow_call_of_a_message_delays_no_other_call_and_is_answered_in_the_end(on_rabbit: CountingRig) -> None:
     made = on_rabbit.begin_calls(range(1, TOGETHER + 1), Listed)
     for number in made:
         if number % 5:
@@ -110,7 +110,7 @@ def test_a_slow_call_of_a_message_delays_no_other_call_and_is_answered_in_the_en
     assert on_rabbit.counters.done == Counter(range(1, TOGETHER + 1))
 
 
-def test_an_error_of_a_handler_of_many_is_the_error_of_each_call_of_that_message(on_rabbit: Hall) -> None:
+def test_an_error_of_a_handler_of_many_is_the_error_of_each_call_of_that_message(on_rabbit: CountingRig) -> None:
     on_rabbit.counters.may_go_on.set()
     on_rabbit.counters.list_fails = True
     made = on_rabbit.begin_calls(range(1, TOGETHER + 1), Listed)
@@ -123,7 +123,9 @@ def test_an_error_of_a_handler_of_many_is_the_error_of_each_call_of_that_message
 # --- On the wire ------------------------------------------------------------------------------------------------------
 
 
-def test_calls_that_are_made_while_another_is_under_way_share_messages(on_rabbit: Hall, sizes: list[int]) -> None:
+def test_calls_that_are_made_while_another_is_under_way_share_messages(
+    on_rabbit: CountingRig, sizes: list[int]
+) -> None:
     for beginning in range(0, 10 * TOGETHER, TOGETHER):
         on_rabbit.call_at_once(range(beginning, beginning + TOGETHER))
 
@@ -131,14 +133,14 @@ def test_calls_that_are_made_while_another_is_under_way_share_messages(on_rabbit
     assert len(sizes) < sum(sizes) / 2
 
 
-def test_a_single_call_is_an_ordinary_message_of_the_library(on_rabbit: Hall, sizes: list[int]) -> None:
+def test_a_single_call_is_an_ordinary_message_of_the_library(on_rabbit: CountingRig, sizes: list[int]) -> None:
     for number in range(5):
         assert is_right(number, on_rabbit.call(number))
     assert sizes == [1] * 5
 
 
 def test_a_server_of_a_former_release_gets_concurrent_calls_one_by_one_and_carries_out_each_once(
-    on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
+    on_rabbit: CountingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It knows no batches: its dispatcher refuses the method.
     refused = mock.Mock(return_value=None)
@@ -161,7 +163,7 @@ def test_a_server_of_a_former_release_gets_concurrent_calls_one_by_one_and_carri
 
 
 def test_a_batch_that_the_broker_delivers_twice_is_carried_out_once(
-    on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
+    on_rabbit: CountingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = driver.RabbitListener.__call__
 
@@ -179,7 +181,7 @@ def test_a_batch_that_the_broker_delivers_twice_is_carried_out_once(
 
 
 @pytest.mark.parametrize("calls", [None, "text", [], ["text", 7, None], [{}], [{"method": "number"}], {"a": 1}])
-def test_a_malformed_batch_does_not_affect_other_calls(on_rabbit: Hall, calls: object) -> None:
+def test_a_malformed_batch_does_not_affect_other_calls(on_rabbit: CountingRig, calls: object) -> None:
     client = on_rabbit.buses[1].library_client(oslo_messaging.Target(topic=on_rabbit.topic, namespace="moorage.bus"))
     client.prepare(version="1.1").cast({}, "batch", calls=calls)
     assert is_right(1, on_rabbit.call(1))
@@ -187,7 +189,7 @@ def test_a_malformed_batch_does_not_affect_other_calls(on_rabbit: Hall, calls: o
 
 @pytest.mark.parametrize("version", ["x", "1", None])
 def test_a_call_with_a_malformed_version_does_not_affect_the_others_of_its_batch(
-    on_rabbit: Hall, version: str | None
+    on_rabbit: CountingRig, version: str | None
 ) -> None:
     client = on_rabbit.buses[1].library_client(oslo_messaging.Target(topic=on_rabbit.topic, namespace="moorage.bus"))
     calls = [

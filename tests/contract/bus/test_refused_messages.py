@@ -8,7 +8,7 @@ from typing import Any
 import oslo_messaging
 import pytest
 from oslo_messaging.rpc.dispatcher import NoSuchMethod, UnsupportedVersion
-from support.bus.hall import Cloud, Hall
+from support.bus.greeting_service import Cloud, GreetingService
 
 from moorage import errors
 
@@ -29,13 +29,13 @@ def during_failures() -> list[list[str]]:
 
 @pytest.fixture
 def send(cloud: Cloud, during_failures: list[list[str]]) -> Iterator[Send]:
-    """Send any content to a hall, and return its answer."""
+    """Send any content to a service, and return its answer."""
 
     def failure() -> BaseException:
         during_failures.append(heartbeat_senders())
         return errors.HostNotFound(name="anywhere")
 
-    cloud.serve(Hall(failure=failure))
+    cloud.serve(GreetingService(failure=failure))
     target = oslo_messaging.Target(exchange="moorage", topic=cloud.topic)
     driver = cloud.caller.new_transport()._driver
     yield lambda monitored=None, **content: driver.send(
@@ -49,7 +49,7 @@ def test_a_refused_message_is_answered_and_is_one_line_in_the_log(send: Send, ca
         for version in ("1.99", "2.0", "1", "x", None, 1.0, [1]):
             with pytest.raises(UnsupportedVersion):
                 send(version=version)
-        for method in ("sing", "target", None, 5, ["greet"]):
+        for method in ("get_text", "target", None, 5, ["greet"]):
             with pytest.raises(NoSuchMethod):
                 send(method=method)
         for arguments in (None, 5, ["Ada"]):

@@ -24,7 +24,7 @@ class Greeting(Value, frozen=True, kw_only=True):
 
 
 class Greet(Message[Greeting], frozen=True, kw_only=True):
-    topic = "hall"
+    topic = "greeting"
     method = "greet"
     since: ClassVar = {"politely": "1.2"}
     name: Name
@@ -42,7 +42,7 @@ class GreetTogether(Greet, frozen=True, kw_only=True):
 class GreetKnown(Message[Greeting], frozen=True, kw_only=True):
     """A greeting that names how often the guest has been greeted before."""
 
-    topic = "hall"
+    topic = "greeting"
     method = "greet"
     since: ClassVar = {"politely": "1.2", "before": "1.6"}
     guards: ClassVar = frozenset({"before"})
@@ -54,7 +54,7 @@ class GreetKnown(Message[Greeting], frozen=True, kw_only=True):
 class OldGreet(Message[Greeting], frozen=True, kw_only=True):
     """The greeting of an older server, without the field `politely`."""
 
-    topic = "hall"
+    topic = "greeting"
     method = "greet"
     name: Name
     titles: dict[str, int] = field(default_factory=dict)
@@ -67,46 +67,46 @@ class OldGreeting(Value, frozen=True, kw_only=True):
 class AskOldGreeting(Message[OldGreeting], frozen=True, kw_only=True):
     """The greeting of an older client: its answer has no field `by`."""
 
-    topic = "hall"
+    topic = "greeting"
     method = "greet"
     name: Name
 
 
-class Junk(Message[Any], frozen=True, kw_only=True):
+class AnyContent(Message[Any], frozen=True, kw_only=True):
     """A message with arbitrary contents, from a foreign client."""
 
-    topic = "hall"
+    topic = "greeting"
     method = "greet"
     name: Any = None
     titles: Any = None
     nonsense: Any = None
 
 
-class Sing(Message[str], frozen=True, kw_only=True):
-    topic = "hall"
-    method = "sing"
+class GetText(Message[str], frozen=True, kw_only=True):
+    topic = "greeting"
+    method = "get_text"
     words: str = ""
 
 
 class Fail(Message[str], frozen=True, kw_only=True):
-    topic = "hall"
+    topic = "greeting"
     method = "fail"
     how: str = ""
 
 
 class Work(Mutation[dict[str, str | None]], frozen=True, kw_only=True):
-    topic = "hall"
+    topic = "greeting"
     method = "work"
     attempt_id: Uuid | None = None
 
 
 class WhoAmI(Message[dict[str, str | None]], frozen=True, kw_only=True):
-    topic = "hall"
+    topic = "greeting"
     method = "who_am_i"
 
 
 class Wait(Message[str], frozen=True, kw_only=True):
-    topic = "hall"
+    topic = "greeting"
     method = "wait"
 
 
@@ -124,10 +124,10 @@ class MisplacedKey(errors.NotFound):
     drawer: int
 
 
-class Hall:
+class GreetingService:
     """A service that records its calls and fails as a test wants."""
 
-    def __init__(self, name: str = "hall", failure: Callable[[], BaseException] | None = None) -> None:
+    def __init__(self, name: str = "greeting", failure: Callable[[], BaseException] | None = None) -> None:
         self.name = name
         self.failure = failure
         self.greeted: list[str] = []
@@ -165,20 +165,20 @@ class Hall:
         return "done"
 
 
-class OldHall:
+class OldGreetingService:
     @bus.serves(OldGreet)
     def greet(self, message: OldGreet) -> Greeting:
         return Greeting(text=f"Hello {message.name}")
 
 
-class Choir:
+class TextService:
     """A service with an answer of a given size."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
-    @bus.serves(Sing)
-    def sing(self, message: Sing) -> str:
+    @bus.serves(GetText)
+    def get_text(self, message: GetText) -> str:
         return self.text
 
 
@@ -189,7 +189,7 @@ class Cloud:
         self.conf = options.new({"DEFAULT": {"transport_url": url}, "rpc": {"call_timeout": 10}})
         self.buses: list[bus.Bus] = []
         self.caller = self.new_bus()
-        self.topic = f"hall-{uuid4()}"
+        self.topic = f"greeting-{uuid4()}"
 
     def new_bus(self) -> bus.Bus:
         self.buses.append(bus.Bus(self.conf))

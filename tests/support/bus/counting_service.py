@@ -93,7 +93,7 @@ class Counters:
         return "at last"
 
 
-class Hall:
+class CountingRig:
     """A broker, a server of one topic, and a client."""
 
     def __init__(self, url: str) -> None:
