@@ -14,7 +14,7 @@ import pytest
 from support.bus.disordered_bus import Disorder
 from support.operations.cloud import TroublesomeCloud
 from support.operations.random_aftermath import Aftermath, drifts
-from support.operations.random_operations import DEEDS, HOSTS, PLAN, SERVERS, Deed, Troop
+from support.operations.random_operations import DEEDS, HOSTS, PLAN, SERVERS, Deed, RandomClients
 
 from moorage.bus import inproc
 from moorage.messages.wire import Mutation
@@ -27,8 +27,8 @@ DEEDS_EACH = 40 if LONG else 15
 pytestmark = pytest.mark.timeout(3600 if LONG else 600)
 
 
-class ImpatientTroop(Troop):
-    """Actors that try some orders only once: such an order may be carried out late, after later orders."""
+class ImpatientClients(RandomClients):
+    """Clients that try some orders only once: such an order may be carried out late, after later orders."""
 
     dice = random.Random()
 
@@ -44,11 +44,11 @@ def disorder() -> Disorder:
 
 
 @pytest.fixture(scope="module")
-def troop(disorder: Disorder) -> Iterator[ImpatientTroop]:
+def clients(disorder: Disorder) -> Iterator[ImpatientClients]:
     with TroublesomeCloud(PLAN) as cloud, inproc.observed(cloud.conf, cloud.transport_url, disorder):
-        troop = ImpatientTroop(cloud)
-        troop.furnish()
-        yield troop
+        clients = ImpatientClients(cloud)
+        clients.furnish()
+        yield clients
 
 
 def script(dice: random.Random) -> list[Deed]:
@@ -57,16 +57,16 @@ def script(dice: random.Random) -> list[Deed]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_allocations_and_guests_are_correct_although_calls_are_delivered_late_twice_or_not_at_all(
-    troop: ImpatientTroop, disorder: Disorder, seed: int
+    clients: ImpatientClients, disorder: Disorder, seed: int
 ) -> None:
-    dice = troop.dice = random.Random(seed)
+    dice = clients.dice = random.Random(seed)
     scripts = [script(dice) for _ in range(ACTORS)]
-    after, before = Aftermath(troop.cloud, {troop.licences}, troop.sizes), disorder.done.total()
-    troop.begin()
+    after, before = Aftermath(clients.cloud, {clients.licences}, clients.sizes), disorder.done.total()
+    clients.begin()
     disorder.begin(seed)
     try:
         with ThreadPoolExecutor(ACTORS) as actors:
-            for _ in actors.map(troop.act, scripts):
+            for _ in actors.map(clients.act, scripts):
                 pass
         disorder.calm()
         # Calls that are delivered later find that everything has ended.
@@ -79,5 +79,5 @@ def test_allocations_and_guests_are_correct_although_calls_are_delivered_late_tw
     after.settle()
     findings = after.findings()
     assert not findings, "\n".join(findings)
-    assert not drifts(troop.cloud)
+    assert not drifts(clients.cloud)
     assert not after.clear()

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 from support.operations.cloud import TroublesomeCloud
 from support.operations.random_aftermath import Aftermath, drifts
-from support.operations.random_operations import DEEDS, HOSTS, PLAN, SERVERS, Deed, Mishaps, Troop
+from support.operations.random_operations import DEEDS, HOSTS, PLAN, SERVERS, Deed, Mishaps, RandomClients
 
 from moorage import failpoints
 
@@ -38,11 +38,11 @@ def mishaps() -> Iterator[Mishaps]:
 
 
 @pytest.fixture(scope="module")
-def troop(mishaps: Mishaps) -> Iterator[Troop]:
+def clients(mishaps: Mishaps) -> Iterator[RandomClients]:
     with TroublesomeCloud(PLAN) as cloud:
-        troop = Troop(cloud)
-        troop.furnish()
-        yield troop
+        clients = RandomClients(cloud)
+        clients.furnish()
+        yield clients
 
 
 @given(scripts=st.lists(deeds(), min_size=ACTORS, max_size=ACTORS), seed=st.integers(0, 2**16))
@@ -56,22 +56,22 @@ def troop(mishaps: Mishaps) -> Iterator[Troop]:
     database=None,
 )
 def test_after_random_operations_exactly_the_servers_that_should_hold_allocations_hold_them(
-    troop: Troop, mishaps: Mishaps, scripts: list[list[Deed]], seed: int
+    clients: RandomClients, mishaps: Mishaps, scripts: list[list[Deed]], seed: int
 ) -> None:
     began = time.monotonic()
-    troop.begin()
+    clients.begin()
     mishaps.begin(seed, rate=0.02)
     try:
         with ThreadPoolExecutor(ACTORS) as actors:
-            for _ in actors.map(troop.act, scripts):
+            for _ in actors.map(clients.act, scripts):
                 pass
     finally:
         mishaps.end()
-    after = Aftermath(troop.cloud, {troop.licences}, troop.sizes)
+    after = Aftermath(clients.cloud, {clients.licences}, clients.sizes)
     after.settle()
 
     findings = after.findings()
-    note(f"{time.monotonic() - began:.1f} s; {dict(troop.answers)}")
+    note(f"{time.monotonic() - began:.1f} s; {dict(clients.answers)}")
     assert not findings, "\n".join(findings)
-    assert not drifts(troop.cloud)
+    assert not drifts(clients.cloud)
     assert not after.clear()

@@ -25,7 +25,7 @@ FORCED_DOWN = "the source's host does not answer, and is then forced down"
 
 
 @dataclass(frozen=True)
-class Stand:
+class ServerState:
     """The state of a server: its state and host, the state of its migration, and the allocations for it."""
 
     server: str
@@ -40,9 +40,9 @@ class Row:
     operation: str
     trouble: str
     policies: tuple[str, ...]
-    then: Stand
+    then: ServerState
     next: str
-    end: Stand
+    end: ServerState
     #: The operation that has not ended.
     pending: str = ""
     #: The failpoint, if there are several: half, kind and step.
@@ -51,46 +51,46 @@ class Row:
 
 #: The end of each operation without any trouble; it begins on the source. For a build, the source is full.
 WELL = {
-    "build": Stand("active on the destination", "", "instance: destination"),
-    "delete": Stand("deleted"),
-    "migrate": Stand("moved on the destination", "moved", "instance: destination; migration: source"),
-    "resize": Stand("moved on the destination", "moved", "instance: destination (new size); migration: source"),
-    "resize on its host": Stand("moved on the source", "moved", "instance: source (new size); migration: source"),
-    "confirm": Stand("active on the destination", "confirmed", "instance: destination"),
-    "revert": Stand("active on the source", "reverted", "instance: source"),
-    "live-migrate": Stand("active on the destination", "confirmed", "instance: destination"),
-    "abort": Stand("active on the source", "failed", "instance: source"),
-    "evacuate": Stand("active on the destination", "confirmed", "instance: destination"),
-    "shelve": Stand("shelved"),
-    "unshelve": Stand("active on the destination", "", "instance: destination"),
-    "rebuild": Stand("active on the source", "", "instance: source"),
-    "attach": Stand("active on the source", "", "instance: source + port"),
-    "detach": Stand("active on the source", "", "instance: source"),
+    "build": ServerState("active on the destination", "", "instance: destination"),
+    "delete": ServerState("deleted"),
+    "migrate": ServerState("moved on the destination", "moved", "instance: destination; migration: source"),
+    "resize": ServerState("moved on the destination", "moved", "instance: destination (new size); migration: source"),
+    "resize on its host": ServerState("moved on the source", "moved", "instance: source (new size); migration: source"),
+    "confirm": ServerState("active on the destination", "confirmed", "instance: destination"),
+    "revert": ServerState("active on the source", "reverted", "instance: source"),
+    "live-migrate": ServerState("active on the destination", "confirmed", "instance: destination"),
+    "abort": ServerState("active on the source", "failed", "instance: source"),
+    "evacuate": ServerState("active on the destination", "confirmed", "instance: destination"),
+    "shelve": ServerState("shelved"),
+    "unshelve": ServerState("active on the destination", "", "instance: destination"),
+    "rebuild": ServerState("active on the source", "", "instance: source"),
+    "attach": ServerState("active on the source", "", "instance: source + port"),
+    "detach": ServerState("active on the source", "", "instance: source"),
 }
-AS_IT_WAS = Stand("active on the source", "failed", "instance: source")
-SHELVED = Stand("shelved")
+AS_IT_WAS = ServerState("active on the source", "failed", "instance: source")
+SHELVED = ServerState("shelved")
 
 MOVES = ("migrate", "resize", "live-migrate", "evacuate")
 STOPPING = ("migrate", "resize")
 
 
-def with_licence(stand: Stand) -> Stand:
+def with_licence(state: ServerState) -> ServerState:
     """Return a state in which the consumer also has a foreign allocation that is on no host."""
-    first, *others = stand.holds.split("; ")
+    first, *others = state.holds.split("; ")
     held = f"{first} + licence" if first else "instance: licence"
-    return replace(stand, holds="; ".join([held, *others]))
+    return replace(state, holds="; ".join([held, *others]))
 
 
-def on_alternate(stand: Stand) -> Stand:
+def on_alternate(state: ServerState) -> ServerState:
     """Return the state with the alternate in place of the destination."""
     return replace(
-        stand,
-        server=stand.server.replace("destination", "alternate"),
-        holds=stand.holds.replace("destination", "alternate"),
+        state,
+        server=state.server.replace("destination", "alternate"),
+        holds=state.holds.replace("destination", "alternate"),
     )
 
 
-def ends_well(operation: str, trouble: str, policies: tuple[str, ...] = ANY, end: Stand | None = None) -> Row:
+def ends_well(operation: str, trouble: str, policies: tuple[str, ...] = ANY, end: ServerState | None = None) -> Row:
     """Return a row after which no action is needed."""
     end = WELL[operation] if end is None else end
     return Row(operation, trouble, policies, end, AS_ORDERED, end)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from support.operations.basis import ANSWERS, ANY, KEEPING, Row, Stand, ends_well
+from support.operations.basis import ANSWERS, ANY, KEEPING, Row, ServerState, ends_well
 
 #: Troubles with names, for the player of the rows.
 ON_IT = "it has foreign allocations"
@@ -13,14 +13,14 @@ TAKE_AWAY = "delete the foreign allocations"
 
 def rows() -> Iterator[Row]:
     """Yield the rows."""
-    gone = Stand("deleted")
+    gone = ServerState("deleted")
     yield ends_well("delete", ON_IT)
-    yield Row("delete", ON_IT, KEEPING, Stand("deleted", "", "instance: licence"), TAKE_AWAY, gone)
-    ended = Stand("deleted", "ended")
+    yield Row("delete", ON_IT, KEEPING, ServerState("deleted", "", "instance: licence"), TAKE_AWAY, gone)
+    ended = ServerState("deleted", "ended")
     yield ends_well("delete", ON_BOTH_SIDES, end=ended)
-    left = Stand("deleted", "ended", "instance: source + licence")
+    left = ServerState("deleted", "ended", "instance: source + licence")
     yield Row("delete", ON_BOTH_SIDES, KEEPING, left, TAKE_AWAY, ended)
-    more = Stand("deleted", "", "residue: source (and more)")
+    more = ServerState("deleted", "", "residue: source (and more)")
     yield Row("delete", SILENT, ANY, more, ANSWERS, gone)
-    both = Stand("deleted", "", "instance: source; residue: source")
-    yield Row("delete", SILENT, KEEPING, both, ANSWERS, Stand("deleted", "", "instance: source"))
+    both = ServerState("deleted", "", "instance: source; residue: source")
+    yield Row("delete", SILENT, KEEPING, both, ANSWERS, ServerState("deleted", "", "instance: source"))

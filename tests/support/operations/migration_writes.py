@@ -15,7 +15,7 @@ from support.operations.basis import (
     STOPPING,
     WELL,
     Row,
-    Stand,
+    ServerState,
     ends_well,
     on_alternate,
     with_licence,
@@ -49,8 +49,8 @@ def _under_way(operation: str) -> Iterator[Row]:
 
 def _released_under_way() -> Iterator[Row]:
     trouble = "every destination fails, and others delete the migration's allocations before the source is given back"
-    stuck = Stand("moving on the source", "moving", "instance: alternate")
-    yield Row("migrate", trouble, ANY, stuck, DELETE, Stand("deleted", "ended"), pending="move")
+    stuck = ServerState("moving on the source", "moving", "instance: alternate")
+    yield Row("migrate", trouble, ANY, stuck, DELETE, ServerState("deleted", "ended"), pending="move")
 
 
 def _arrived(operation: str) -> Iterator[Row]:
@@ -63,9 +63,9 @@ def _arrived(operation: str) -> Iterator[Row]:
     yield Row(operation, "the source's host does not answer, and others write to the residue", ANY, left, ANSWERS, well)
 
 
-def _waiting(state: str) -> Stand:
+def _waiting(state: str) -> ServerState:
     """Return the state of a server whose move cannot end, because others have written to its migration."""
-    return Stand("moved on the destination", state, "instance: destination; migration: source + licence")
+    return ServerState("moved on the destination", state, "instance: destination; migration: source + licence")
 
 
 def _ends() -> Iterator[Row]:
@@ -81,5 +81,5 @@ def _ends() -> Iterator[Row]:
     taken = "others delete the migration's allocations before the end of the move"
     yield ends_well("confirm", taken)
     # The source is no longer held, so a revert is impossible, and only the user can decide what happens to the server.
-    stuck = Stand("moved on the destination", "reverting", "instance: destination")
-    yield Row("revert", taken, ANY, stuck, DELETE, Stand("deleted", "ended"), pending="revert")
+    stuck = ServerState("moved on the destination", "reverting", "instance: destination")
+    yield Row("revert", taken, ANY, stuck, DELETE, ServerState("deleted", "ended"), pending="revert")

@@ -30,8 +30,8 @@ from moorage.messages import (
 from moorage.messages.wire import Mutation, R
 from moorage.model import Flavor, Guest, Instance, Migration, RequestSpec
 from placement_store.schema import allocations, consumers, resource_providers
-from support.operations.glance import Glance
 from support.operations.instances import guests
+from support.operations.record_peek import RecordPeek
 
 SMALL = Flavor(vcpus=2, memory_mb=4096, root_gb=20)
 LARGE = Flavor(vcpus=4, memory_mb=8192, root_gb=20)
@@ -80,9 +80,9 @@ class Stage:
         return self.cloud.client("conductor").call(ShowMigration(uuid=ordered.migration_uuid))
 
     def becomes(self, uuid: str, state: str) -> Instance:
-        glance = Glance(self.cloud.database, uuid)
+        peek = RecordPeek(self.cloud.database, uuid)
         try:
-            wait_until(lambda: glance.may_be(state) and self.show(uuid).state == state, state)
+            wait_until(lambda: peek.may_be(state) and self.show(uuid).state == state, state)
         except TimeoutError:
             pytest.fail(f"{state}: {self.show(uuid)}")
         return self.show(uuid)

@@ -41,7 +41,7 @@ from support.operations.basis import (
     ROOM,
     TAKEN_AWAY,
     Row,
-    Stand,
+    ServerState,
 )
 from support.operations.cloud import CrashPoint, Troubles, crash, lose
 from support.operations.deletes import ON_BOTH_SIDES, ON_IT, SILENT, TAKE_AWAY
@@ -102,8 +102,8 @@ class Play:
         with suppress(errors.ConsumerNotFound):
             self.room.take_away(self.uuid)
 
-    def _compare(self, when: str, stand: Stand, pending: str = "") -> list[str]:
-        wanted = Seen(stand.server, stand.migration, stand.holds, (pending,) if pending else ())
+    def _compare(self, when: str, state: ServerState, pending: str = "") -> list[str]:
+        wanted = Seen(state.server, state.migration, state.holds, (pending,) if pending else ())
         seen = self.room.settles(self.uuid, wanted)
         if seen == wanted:
             return []

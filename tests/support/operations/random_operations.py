@@ -108,8 +108,8 @@ class Mishaps:
 
 
 @dataclass
-class Troop:
-    """Actors on one cloud, the servers that they share, and the answers to them."""
+class RandomClients:
+    """Clients of one cloud, the servers that they share, and the answers to them."""
 
     cloud: TroublesomeCloud
     servers: list[str] = field(default_factory=list)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from support.operations.basis import AGAIN, ALL, ANY, ROOM, WELL, Row, Stand, ends_well, with_licence
+from support.operations.basis import AGAIN, ALL, ANY, ROOM, WELL, Row, ServerState, ends_well, with_licence
 
 #: Troubles with names, for the player of the rows.
 ONE_FULL = "the chosen NIC fills up before the write"
@@ -37,7 +37,7 @@ def _refused() -> Iterator[Row]:
 
 def _deleted() -> Iterator[Row]:
     for operation in ("attach", "detach"):
-        yield ends_well(operation, DELETED, end=Stand("deleted"))
+        yield ends_well(operation, DELETED, end=ServerState("deleted"))
 
 
 def _fenced() -> Iterator[Row]:

@@ -42,8 +42,8 @@ from moorage.model import (
 )
 from placement_store.schema import allocations, consumers, resource_classes, resource_providers
 from support.operations.cloud import Troubles, TroublesomeCloud, roles
-from support.operations.glance import Glance
 from support.operations.lost_patience import run_out
+from support.operations.record_peek import RecordPeek
 
 SMALL = Flavor(name="small", vcpus=2, memory_mb=4096, root_gb=20)
 LARGE = Flavor(name="large", vcpus=4, memory_mb=8192, root_gb=20)
@@ -155,8 +155,8 @@ class Room:
         return {one.uuid for one in self.ask(ListOperations(instance_uuid=uuid))}
 
     def becomes(self, uuid: str, state: str) -> None:
-        glance = Glance(self.cloud.database, uuid)
-        self.until(lambda: glance.may_be(state) and self.show(uuid).state == state, state)
+        peek = RecordPeek(self.cloud.database, uuid)
+        self.until(lambda: peek.may_be(state) and self.show(uuid).state == state, state)
 
     def migration_becomes(self, migration_uuid: str, state: str) -> Migration:
         """Wait until a migration is in a state; return it."""
@@ -296,7 +296,7 @@ class Room:
 
     def settles(self, uuid: str, wanted: Seen) -> Seen:
         """Return the state of a server once it is twice as wanted, or when it stays different."""
-        glance = Glance(self.cloud.database, uuid)
+        peek = RecordPeek(self.cloud.database, uuid)
         now = time.monotonic()
         end, still = now + SECONDS, now + STILL
         before, times = None, 0
@@ -304,7 +304,7 @@ class Room:
             # Reading the whole state is expensive, so it waits until the server itself is in the wanted state.
             is_late = time.monotonic() > still
             if is_late or (
-                glance.may_be(wanted.server.split()[0], wanted.pending)
+                peek.may_be(wanted.server.split()[0], wanted.pending)
                 and wanted.server.startswith(self.show(uuid).state)
             ):
                 seen = self.seen(uuid)

@@ -32,7 +32,7 @@ from support.operations.basis import (
     TAKEN_AWAY,
     WELL,
     Row,
-    Stand,
+    ServerState,
     ends_well,
     on_alternate,
     with_licence,
@@ -79,7 +79,7 @@ def rows() -> list[Row]:
         table += _interrupted_fall_back(operation)
     table += [
         *_interrupted_placing("unshelve", SHELVED, AGAIN),
-        *_interrupted_placing("build", Stand("error"), ANOTHER),
+        *_interrupted_placing("build", ServerState("error"), ANOTHER),
     ]
     order = list(WELL)
     return sorted(table, key=lambda row: order.index(row.operation))
@@ -112,7 +112,9 @@ def _conflicts_of_a_move(operation: str) -> Iterator[Row]:
     )
     if operation not in STOPPING:
         trouble = "others write before the source is released"
-        waiting = Stand("moved on the destination", "confirming", "instance: destination + licence; migration: source")
+        waiting = ServerState(
+            "moved on the destination", "confirming", "instance: destination + licence; migration: source"
+        )
         yield Row(operation, trouble, ("fail",), waiting, CONFIRM, moved, pending="confirm")
         yield ends_well(operation, trouble, ("retry", "combine"), moved)
 
@@ -131,7 +133,7 @@ def _failing_hosts(operation: str) -> Iterator[Row]:
     yield Row(operation, "every destination fails", ANY, AS_IT_WAS, AGAIN, well)
     yield Row(operation, "the destination fails, and the alternates are full by then", ANY, AS_IT_WAS, AGAIN, well)
     if operation in STOPPING:
-        stuck = Stand("error on the source", "failed", "instance: source")
+        stuck = ServerState("error on the source", "failed", "instance: source")
         yield Row(operation, "the source's guest cannot be stopped", ANY, stuck, REBUILD, AS_IT_WAS)
     else:
         silent = replace(well, holds=f"{well.holds}; residue: source")
@@ -141,17 +143,17 @@ def _failing_hosts(operation: str) -> Iterator[Row]:
 def _ends_of_moves() -> Iterator[Row]:
     both = "instance: destination; migration: source"
     for operation, state in (("confirm", "confirming"), ("revert", "reverting")):
-        waiting = with_licence(Stand("moved on the destination", state, both))
+        waiting = with_licence(ServerState("moved on the destination", state, both))
         trouble, well = "others write before the end of the move", with_licence(WELL[operation])
         yield Row(operation, trouble, ("fail",), waiting, AGAIN, well, pending=operation)
         yield ends_well(operation, trouble, ("retry", "combine"), well)
-    waiting = Stand("moved on the destination", "confirming", both)
+    waiting = ServerState("moved on the destination", "confirming", both)
     yield Row("confirm", "the source's host does not answer", ANY, waiting, ANSWERS, WELL["confirm"], pending="confirm")
     left = replace(WELL["confirm"], holds="instance: destination; residue: source")
     yield Row("confirm", FORCED_DOWN, ANY, left, ANSWERS, WELL["confirm"])
     left = replace(WELL["revert"], holds="instance: source; residue: destination")
     yield Row("revert", "the destination's host does not answer", ANY, left, ANSWERS, WELL["revert"])
-    as_before = Stand("moved on the destination", "moved", both)
+    as_before = ServerState("moved on the destination", "moved", both)
     yield Row("revert", "the source's guest cannot be started", ANY, as_before, AGAIN, WELL["revert"])
     yield ends_well("abort", "others write before the source is given back", ALL, with_licence(WELL["abort"]))
     left = replace(WELL["abort"], holds="instance: source; residue: destination")
@@ -160,7 +162,7 @@ def _ends_of_moves() -> Iterator[Row]:
 
 def _deletions() -> Iterator[Row]:
     yield ends_well("delete", "others write before the release", ALL)
-    left = Stand("deleted", "", "residue: source")
+    left = ServerState("deleted", "", "residue: source")
     yield Row("delete", "the source's host does not answer", ANY, left, ANSWERS, WELL["delete"])
     yield ends_well("delete", "it is being built")
     for trouble in (
@@ -168,12 +170,12 @@ def _deletions() -> Iterator[Row]:
         "its move waits to be confirmed",
         "its move is being confirmed",
     ):
-        yield ends_well("delete", trouble, end=Stand("deleted", "ended"))
+        yield ends_well("delete", trouble, end=ServerState("deleted", "ended"))
 
 
 def _shelving() -> Iterator[Row]:
     yield ends_well("shelve", "others write before the release", ALL)
-    waiting = Stand("shelving on the source", "", "instance: source")
+    waiting = ServerState("shelving on the source", "", "instance: source")
     yield Row("shelve", "the source's host does not answer", ANY, waiting, ANSWERS, SHELVED, pending="shelve")
     yield Row("shelve", FORCED_DOWN, ANY, replace(SHELVED, holds="residue: source"), ANSWERS, SHELVED)
     operation, well = "unshelve", WELL["unshelve"]
@@ -225,13 +227,13 @@ def _interrupted_fall_back(operation: str) -> Iterator[Row]:
         yield replace(row, point=(half, kind, step))
 
 
-def _interrupted_placing(operation: str, fruitless: Stand, following: str) -> Iterator[Row]:
+def _interrupted_placing(operation: str, when_exhausted: ServerState, following: str) -> Iterator[Row]:
     well = WELL[operation]
     for how in _INTERRUPTIONS:
         trouble = f"the destination fails, and {how} step `{operation}.swap` (cell)"
         yield replace(ends_well(operation, trouble, end=on_alternate(well)), point=("cell", operation, "swap"))
         trouble = f"every destination fails, and {how} step `{operation}.release` (cell)"
-        yield Row(operation, trouble, ANY, fruitless, following, well, point=("cell", operation, "release"))
+        yield Row(operation, trouble, ANY, when_exhausted, following, well, point=("cell", operation, "release"))
 
 
 # --- The guide --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from support.operations.basis import (
     SHELVED,
     WELL,
     Row,
-    Stand,
+    ServerState,
     ends_well,
     on_alternate,
     with_licence,
@@ -24,7 +24,7 @@ from support.operations.basis import (
 #: have begun: only the destination, or every host that is tried. A resize also tries its own host.
 ONE_GIVEN_UP = "the destination times out and does not answer"
 ALL_GIVEN_UP = "every destination times out and none answers"
-ERROR = Stand("error")
+ERROR = ServerState("error")
 
 
 def rows() -> Iterator[Row]:
@@ -60,5 +60,5 @@ def _builds() -> Iterator[Row]:
     yield Row(operation, "the destination fails, and the alternates are full by then", ANY, ERROR, ANOTHER, well)
 
 
-def _swapped_with_licence() -> Stand:
+def _swapped_with_licence() -> ServerState:
     return with_licence(on_alternate(WELL["build"]))

@@ -62,8 +62,8 @@ class Request:
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
-class Hand:
-    """Draws the parts of one request."""
+class PartPicker:
+    """Picks the parts of one request."""
 
     def __init__(self, draw: Draw) -> None:
         self.draw = draw

@@ -14,7 +14,7 @@ SELDOM = 1.0
 
 
 @dataclass
-class Glance:
+class RecordPeek:
     """Reads the records of one server: those of its cell and of the super conductor, which are in one database."""
 
     database: Database
