@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from support.operations.move_stage import HOSTS, Stage, plan
+from support.operations.move_scenario import HOSTS, MoveScenario, plan
 from support.operations.room import until_answered
 
 from harness.cloud import RunningCloud
@@ -12,32 +12,32 @@ from moorage.messages import ShelveInstance, UnshelveInstance
 from moorage.messages.wire import Mutation, R
 
 
-class PatientStage(Stage):
+class PatientScenario(MoveScenario):
     """A stage that repeats orders until they are answered: on a busy machine an answer may come too late."""
 
     def order(self, message: Mutation[R]) -> R:
-        return until_answered(lambda: super(PatientStage, self).order(message))
+        return until_answered(lambda: super(PatientScenario, self).order(message))
 
 
-def confirmed(stage: Stage, uuid: str) -> None:
+def confirmed(stage: MoveScenario, uuid: str) -> None:
     ordered = stage.migrate(uuid)
     stage.becomes(uuid, "moved")
     stage.confirm(uuid)
     stage.ends(ordered, "confirmed")
 
 
-def reverted(stage: Stage, uuid: str) -> None:
+def reverted(stage: MoveScenario, uuid: str) -> None:
     ordered = stage.resize(uuid)
     stage.becomes(uuid, "moved")
     stage.revert(uuid)
     stage.ends(ordered, "reverted")
 
 
-def migrated_alive(stage: Stage, uuid: str) -> None:
+def migrated_alive(stage: MoveScenario, uuid: str) -> None:
     stage.ends(stage.live_migrate(uuid), "confirmed")
 
 
-def shelved_and_back(stage: Stage, uuid: str) -> None:
+def shelved_and_back(stage: MoveScenario, uuid: str) -> None:
     stage.order(ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
     stage.becomes(uuid, "shelved")
     stage.order(UnshelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
@@ -48,7 +48,7 @@ def test_after_operations_on_many_servers_at_once_each_is_on_exactly_one_host(
     mariadb_url: str, rabbitmq_url: str
 ) -> None:
     with RunningCloud(plan(hosts=4, database=mariadb_url, transport=rabbitmq_url)) as cloud:
-        stage = PatientStage(cloud)
+        stage = PatientScenario(cloud)
         uuids = [stage.build() for _ in range(8)]
         stories = [confirmed, reverted, migrated_alive, shelved_and_back] * 2
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec import structs
-from support.operations.move_stage import plan
+from support.operations.move_scenario import plan
 from support.operations.room import SPEC
 
 from harness.cloud import RunningCloud

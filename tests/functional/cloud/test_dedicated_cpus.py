@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from support.operations.move_stage import SMALL, SPEC, Stage, plan
+from support.operations.move_scenario import SMALL, SPEC, MoveScenario, plan
 
 from harness.audit import judge
 from harness.cloud import RunningCloud
@@ -20,7 +20,7 @@ def small(**extra_specs: str) -> Flavor:
     return structs.replace(SMALL, extra_specs=extra_specs)
 
 
-def build(stage: Stage, flavor: Flavor, state: str = "active") -> str:
+def build(stage: MoveScenario, flavor: Flavor, state: str = "active") -> str:
     uuid = ids.fresh()
     spec = structs.replace(SPEC, flavor=flavor)
     stage.order(BuildInstances(request_spec=spec, instance_uuids=(uuid,), request_id=ids.fresh()))
@@ -40,7 +40,7 @@ def used(cloud: RunningCloud, resource_class: str) -> dict[str, int]:
 
 def test_a_server_with_dedicated_cpus_holds_them_on_two_numa_nodes_until_it_is_resized() -> None:
     with RunningCloud(plan(hosts=1, **NESTED)) as cloud:
-        stage = Stage(cloud)
+        stage = MoveScenario(cloud)
         uuid = build(stage, small(**PINNED))
         assert used(cloud, "PCPU") == {"numa0": 1, "numa1": 1}
         assert used(cloud, "VCPU") == {"numa0": 0, "numa1": 0}
@@ -61,6 +61,6 @@ def test_a_server_with_dedicated_cpus_holds_them_on_two_numa_nodes_until_it_is_r
 
 def test_an_invalid_extra_spec_is_named_in_the_reason_of_the_failed_build() -> None:
     with RunningCloud(plan(hosts=1)) as cloud:
-        stage = Stage(cloud)
+        stage = MoveScenario(cloud)
         uuid = build(stage, small(**{"hw:cpu_policy": "exclusive"}), state="error")
         assert "$.request_spec.flavor.extra_specs['hw:cpu_policy']" in str(stage.show(uuid).reason)

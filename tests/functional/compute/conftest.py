@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.compute.builders import FakeCell, NewStage, Stage
+from support.compute.builders import AgentUnderTest, FakeCell, NewStage
 
 
 @pytest.fixture
 def new_stage(tmp_path: Path) -> Iterator[NewStage]:
     """Return a function that creates a stage; its agent is not started."""
-    stages: list[Stage] = []
+    stages: list[AgentUnderTest] = []
 
-    def create(cell: FakeCell | None = None, **groups: dict[str, Any]) -> Stage:
-        stages.append(Stage(tmp_path, cell or FakeCell(), **groups))
+    def create(cell: FakeCell | None = None, **groups: dict[str, Any]) -> AgentUnderTest:
+        stages.append(AgentUnderTest(tmp_path, cell or FakeCell(), **groups))
         return stages[-1]
 
     yield create

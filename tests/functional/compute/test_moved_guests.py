@@ -6,8 +6,8 @@ import pytest
 from support.compute.builders import (
     HOST,
     OTHER_HOST,
+    AgentUnderTest,
     NewStage,
-    Stage,
     build_on,
     move_to,
     rebuild_of,
@@ -23,7 +23,7 @@ from moorage.model import MoveKind
 EVERY_KIND = pytest.mark.parametrize("kind", get_args(MoveKind))
 
 
-def ended(stage: Stage, build: BuildOnHost) -> str:
+def ended(stage: AgentUnderTest, build: BuildOnHost) -> str:
     """Order a build, and return the method of the message with its outcome."""
 
     def outcomes() -> list[str]:
@@ -38,13 +38,13 @@ def ended(stage: Stage, build: BuildOnHost) -> str:
     return outcomes()[0]
 
 
-def built_source(stage: Stage, vcpus: int = 2) -> BuildOnHost:
+def built_source(stage: AgentUnderTest, vcpus: int = 2) -> BuildOnHost:
     source = build_on(HOST, vcpus)
     assert ended(stage, source) == "build_finished"
     return source
 
 
-def wait_for_returns(stage: Stage, count: int) -> None:
+def wait_for_returns(stage: AgentUnderTest, count: int) -> None:
     wait_until(lambda: len(stage.cell.received(ReturnHosts)) == count and not stage.cell.returning)
 
 

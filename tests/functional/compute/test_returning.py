@@ -10,13 +10,13 @@ from support.compute.builders import (
     HOST,
     HOSTS,
     UNAVAILABLE,
+    AgentUnderTest,
     FailingCell,
     FakeCell,
     HangingDestroys,
     HoldingCell,
     NewStage,
     SlowDriver,
-    Stage,
     build_on,
     guest_spec,
     wait_until,
@@ -50,7 +50,7 @@ def record(guest: GuestSpec | BuildOnHost, claim_id: str | None = None) -> Ended
     )
 
 
-def left_behind(stage: Stage, *, runs: bool = True, host: str = HOST) -> GuestSpec:
+def left_behind(stage: AgentUnderTest, *, runs: bool = True, host: str = HOST) -> GuestSpec:
     """Leave a guest on a host, as an agent does that is killed, and return the guest."""
 
     class Killed(FakeDriver):

@@ -10,8 +10,8 @@ from support.compute.builders import (
     AGENT,
     CELL,
     HOST,
+    AgentUnderTest,
     NewStage,
-    Stage,
     build_on,
     destroy_of,
     rebuild_of,
@@ -68,7 +68,7 @@ class SlowOrders(FakeDriver):
 class Bench:
     """An agent and its orders, called without a bus; callers of unfinished orders are answered after 50 ms."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: AgentUnderTest) -> None:
         self.driver = SlowOrders(stage.conf, AGENT, CELL.name)
         self.driver.start()
         cell = CellClient(stage.peers.bus.client(f"conductor.{CELL.uuid}"))

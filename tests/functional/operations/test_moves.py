@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from support.operations.cloud import TroublesomeCloud
-from support.operations.move_stage import HOSTS, LARGE, SMALL, Stage, plan
+from support.operations.move_scenario import HOSTS, LARGE, SMALL, MoveScenario, plan
 
 from harness.waiting import wait_until
 from moorage import errors, ids
@@ -20,9 +20,9 @@ def cloud() -> Iterator[TroublesomeCloud]:
 
 
 @pytest.fixture
-def stage(cloud: TroublesomeCloud) -> Iterator[Stage]:
+def stage(cloud: TroublesomeCloud) -> Iterator[MoveScenario]:
     """Return the cloud without servers and faults."""
-    stage = Stage(cloud)
+    stage = MoveScenario(cloud)
     yield stage
     stage.clear()
 
@@ -30,7 +30,7 @@ def stage(cloud: TroublesomeCloud) -> Iterator[Stage]:
 # --- Without trouble --------------------------------------------------------------------------------------------------
 
 
-def test_a_cold_migrated_server_is_confirmed_on_another_host(stage: Stage) -> None:
+def test_a_cold_migrated_server_is_confirmed_on_another_host(stage: MoveScenario) -> None:
     uuid = stage.build(HOSTS[0])
     ordered = stage.migrate(uuid)
     moved = stage.becomes(uuid, "moved")
@@ -45,7 +45,7 @@ def test_a_cold_migrated_server_is_confirmed_on_another_host(stage: Stage) -> No
     assert ordered.migration_uuid not in stage.held()
 
 
-def test_a_reverted_resize_leaves_the_server_as_it_was_where_it_was(stage: Stage) -> None:
+def test_a_reverted_resize_leaves_the_server_as_it_was_where_it_was(stage: MoveScenario) -> None:
     uuid = stage.build(HOSTS[0])
     before = stage.show(uuid)
     ordered = stage.resize(uuid, HOSTS[1])
@@ -60,7 +60,7 @@ def test_a_reverted_resize_leaves_the_server_as_it_was_where_it_was(stage: Stage
     assert (stage.used(HOSTS[0]), stage.used(HOSTS[1])) == (SMALL.vcpus, 0)
 
 
-def test_a_resize_to_the_same_host_holds_both_sizes_until_it_is_confirmed(stage: Stage) -> None:
+def test_a_resize_to_the_same_host_holds_both_sizes_until_it_is_confirmed(stage: MoveScenario) -> None:
     uuid = stage.build(HOSTS[0])
     ordered = stage.resize(uuid, HOSTS[0])
     stage.becomes(uuid, "moved")
@@ -73,7 +73,7 @@ def test_a_resize_to_the_same_host_holds_both_sizes_until_it_is_confirmed(stage:
     assert stage.used(HOSTS[0]) == LARGE.vcpus
 
 
-def test_a_live_migrated_server_needs_no_confirmation(stage: Stage) -> None:
+def test_a_live_migrated_server_needs_no_confirmation(stage: MoveScenario) -> None:
     uuid = stage.build(HOSTS[0])
 
     ordered = stage.live_migrate(uuid, HOSTS[2])
@@ -82,7 +82,7 @@ def test_a_live_migrated_server_needs_no_confirmation(stage: Stage) -> None:
     stage.settles(uuid, HOSTS[2])
 
 
-def test_an_evacuated_server_runs_elsewhere_and_its_old_host_is_cleaned_up(stage: Stage) -> None:
+def test_an_evacuated_server_runs_elsewhere_and_its_old_host_is_cleaned_up(stage: MoveScenario) -> None:
     uuid = stage.build(HOSTS[0])
     with pytest.raises(errors.InvalidState, match="forced down"):
         stage.order(EvacuateInstance(request_id=ids.fresh(), instance_uuid=uuid))
@@ -97,7 +97,7 @@ def test_an_evacuated_server_runs_elsewhere_and_its_old_host_is_cleaned_up(stage
     wait_until(lambda: ordered.migration_uuid not in stage.held(), "the residue to go")
 
 
-def test_a_shelved_server_holds_nothing_and_is_placed_again(stage: Stage) -> None:
+def test_a_shelved_server_holds_nothing_and_is_placed_again(stage: MoveScenario) -> None:
     uuid = stage.build(HOSTS[0])
     stage.order(ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
     stage.becomes(uuid, "shelved")
@@ -110,7 +110,7 @@ def test_a_shelved_server_holds_nothing_and_is_placed_again(stage: Stage) -> Non
     stage.settles(uuid, HOSTS[1])
 
 
-def test_a_rebuilt_server_keeps_its_claim(stage: Stage) -> None:
+def test_a_rebuilt_server_keeps_its_claim(stage: MoveScenario) -> None:
     uuid = stage.build(HOSTS[0])
     before = stage.show(uuid)
 
@@ -121,7 +121,7 @@ def test_a_rebuilt_server_keeps_its_claim(stage: Stage) -> None:
     assert stage.settles(uuid, HOSTS[0]).claim_id == before.claim_id
 
 
-def test_a_move_without_a_valid_host_leaves_the_server_as_it_was_and_is_explained(stage: Stage) -> None:
+def test_a_move_without_a_valid_host_leaves_the_server_as_it_was_and_is_explained(stage: MoveScenario) -> None:
     uuid = stage.build(HOSTS[0])
     ordered = stage.resize(uuid, flavor=Flavor(vcpus=1000, memory_mb=4096))
 
@@ -137,7 +137,7 @@ def test_a_move_without_a_valid_host_leaves_the_server_as_it_was_and_is_explaine
 @pytest.mark.parametrize("fault", ["failing", "refusing"])
 @pytest.mark.parametrize("kind", ["cold", "live"])
 def test_a_move_to_a_failing_host_alone_fails_and_one_to_any_host_falls_back(
-    cloud: TroublesomeCloud, stage: Stage, fault: str, kind: str
+    cloud: TroublesomeCloud, stage: MoveScenario, fault: str, kind: str
 ) -> None:
     uuid = stage.build(HOSTS[0])
     getattr(cloud.faults, fault).add((uuid, HOSTS[1]))
@@ -160,7 +160,7 @@ def test_a_move_to_a_failing_host_alone_fails_and_one_to_any_host_falls_back(
 
 @pytest.mark.parametrize("moment", ["moving", "moved", "confirming"])
 def test_a_server_that_is_deleted_in_the_middle_of_a_move_leaves_nothing(
-    cloud: TroublesomeCloud, stage: Stage, moment: str
+    cloud: TroublesomeCloud, stage: MoveScenario, moment: str
 ) -> None:
     uuid = stage.build(HOSTS[0])
     if moment == "moving":
@@ -180,7 +180,7 @@ def test_a_server_that_is_deleted_in_the_middle_of_a_move_leaves_nothing(
     wait_until(lambda: stage.guests() == [], "no guest to be left")
 
 
-def test_a_move_continues_after_a_restart_of_its_conductor(cloud: TroublesomeCloud, stage: Stage) -> None:
+def test_a_move_continues_after_a_restart_of_its_conductor(cloud: TroublesomeCloud, stage: MoveScenario) -> None:
     uuid = stage.build(HOSTS[0])
     cloud.faults.hanging.add((uuid, HOSTS[1]))
     ordered = stage.migrate(uuid, HOSTS[1])
@@ -199,7 +199,7 @@ def test_a_move_continues_after_a_restart_of_its_conductor(cloud: TroublesomeClo
 # --- Refused at once --------------------------------------------------------------------------------------------------
 
 
-def test_orders_that_are_known_to_be_impossible_are_refused_and_change_nothing(stage: Stage) -> None:
+def test_orders_that_are_known_to_be_impossible_are_refused_and_change_nothing(stage: MoveScenario) -> None:
     uuid = stage.build(HOSTS[0])
     before = stage.show(uuid)
 

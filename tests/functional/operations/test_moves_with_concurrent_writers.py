@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 from msgspec import structs
-from support.operations.move_stage import SPEC, Stage, plan
+from support.operations.move_scenario import SPEC, MoveScenario, plan
 
 from harness.cloud import RunningCloud
 from harness.waiting import wait_until
@@ -26,17 +26,17 @@ from moorage.model import AllocationRequest, ConsumerAllocations, Inventory, Mov
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
+def stage() -> Iterator[MoveScenario]:
     with RunningCloud(plan()) as cloud:
-        yield Stage(cloud)
+        yield MoveScenario(cloud)
 
 
-def holds(stage: Stage, uuid: str) -> dict[str, ProviderAmounts]:
+def holds(stage: MoveScenario, uuid: str) -> dict[str, ProviderAmounts]:
     found = stage.cloud.client("placement").call(GetAllocations(consumer_uuid=uuid)).allocations
     return {provider: structs.replace(part, generation=None) for provider, part in found.items()}
 
 
-def put(stage: Stage, uuid: str, further: dict[str, ProviderAmounts] | None = None) -> None:
+def put(stage: MoveScenario, uuid: str, further: dict[str, ProviderAmounts] | None = None) -> None:
     """Write the allocations of a consumer again, with further ones."""
     placement = stage.cloud.client("placement")
     consumer = placement.call(GetAllocations(consumer_uuid=uuid))
@@ -50,7 +50,7 @@ def put(stage: Stage, uuid: str, further: dict[str, ProviderAmounts] | None = No
 
 
 @contextmanager
-def others_writing(stage: Stage, uuid: str) -> Iterator[None]:
+def others_writing(stage: MoveScenario, uuid: str) -> Iterator[None]:
     """Keep writing to a consumer, with the generation that was read before each write."""
     ended = threading.Event()
 
@@ -70,7 +70,7 @@ def others_writing(stage: Stage, uuid: str) -> Iterator[None]:
         writer.join()
 
 
-def test_servers_are_moved_and_unshelved_while_other_clients_keep_writing(stage: Stage) -> None:
+def test_servers_are_moved_and_unshelved_while_other_clients_keep_writing(stage: MoveScenario) -> None:
     uuid = stage.build()
     before = sorted(part.resources.items() for part in holds(stage, uuid).values())
     with others_writing(stage, uuid):
@@ -89,7 +89,7 @@ def test_servers_are_moved_and_unshelved_while_other_clients_keep_writing(stage:
 
 
 def test_foreign_amounts_on_the_source_refuse_a_move_or_go_to_the_migration_and_return_with_a_revert(
-    stage: Stage,
+    stage: MoveScenario,
 ) -> None:
     uuid = stage.build()
     [(source, own)] = holds(stage, uuid).items()
@@ -108,7 +108,7 @@ def test_foreign_amounts_on_the_source_refuse_a_move_or_go_to_the_migration_and_
     assert holds(stage, uuid) == {source: more}
 
 
-def test_foreign_amounts_of_a_shelved_server_survive_its_unshelving(stage: Stage) -> None:
+def test_foreign_amounts_of_a_shelved_server_survive_its_unshelving(stage: MoveScenario) -> None:
     placement = stage.cloud.client("placement")
     pool = ids.fresh()
     placement.call(CreateResourceProvider(request_id=ids.fresh(), uuid=pool, name=f"pool-{pool}"))
@@ -133,14 +133,14 @@ def test_foreign_amounts_of_a_shelved_server_survive_its_unshelving(stage: Stage
 # --- Fences of a cancelled unshelving and a cancelled move ------------------------------------------------------------
 
 
-def disable_all(stage: Stage, *, disabled: bool = True) -> None:
+def disable_all(stage: MoveScenario, *, disabled: bool = True) -> None:
     """Disable all hosts, or enable them."""
     for host in stage.cloud.hosts():
         message = SetHost(request_id=ids.fresh(), service_host=host.service_host, disabled=disabled)
         stage.cloud.client("scheduler").call(message)
 
 
-def test_a_late_request_cannot_place_a_server_whose_unshelving_has_ended(stage: Stage) -> None:
+def test_a_late_request_cannot_place_a_server_whose_unshelving_has_ended(stage: MoveScenario) -> None:
     placement = stage.cloud.client("placement")
     uuid = stage.build()
     stage.order(ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
@@ -179,7 +179,7 @@ def test_a_late_request_cannot_place_a_server_whose_unshelving_has_ended(stage: 
 
 
 def test_a_late_request_cannot_begin_a_move_whose_migration_was_created_empty_or_deleted_for_good(
-    stage: Stage,
+    stage: MoveScenario,
 ) -> None:
     placement = stage.cloud.client("placement")
     uuid, migration_uuid = stage.build(), ids.fresh()

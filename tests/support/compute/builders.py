@@ -165,7 +165,7 @@ class HangingDestroys(FakeDriver):
         super().close()
 
 
-class Stage:
+class AgentUnderTest:
     """An agent under test, with its fake peers."""
 
     def __init__(self, folder: Path, cell: FakeCell, **groups: dict[str, Any]) -> None:
@@ -250,4 +250,4 @@ class Stage:
             driver.close()
 
 
-NewStage = Callable[..., Stage]
+NewStage = Callable[..., AgentUnderTest]

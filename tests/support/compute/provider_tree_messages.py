@@ -8,18 +8,18 @@ import pytest
 
 from compute import tracker
 from moorage.messages import ListProviderTreesInCell, ReportProviderTree, ReshapeProviderTree
-from support.compute.builders import Stage
+from support.compute.builders import AgentUnderTest
 
 DEVICES = {"hosts": 2, "numa_nodes": 2, "gpus": 2, "nics": 1}
 PROVIDER_MESSAGES = (ListProviderTreesInCell, ReportProviderTree, ReshapeProviderTree)
 
 
-def provider_methods(stage: Stage) -> list[str]:
+def provider_methods(stage: AgentUnderTest) -> list[str]:
     with stage.cell.lock:
         return [message.method for message in stage.cell.messages if isinstance(message, PROVIDER_MESSAGES)]
 
 
-def restart_with_more_vcpus(stage: Stage) -> None:
+def restart_with_more_vcpus(stage: AgentUnderTest) -> None:
     """Restart the agent with the same hosts, each with one VCPU more."""
     stage.restart(vcpus=17)
 

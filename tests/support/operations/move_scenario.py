@@ -57,7 +57,7 @@ def plan(
 
 
 @dataclass
-class Stage:
+class MoveScenario:
     """A running cloud, and its operations."""
 
     cloud: RunningCloud
