@@ -22,6 +22,7 @@ from support.databases.database_dump import differences, dump
 from support.operations.cloud import Troubles, TroublesomeCloud, plan
 from support.operations.room import Room, rooms_of
 
+from conductor.schema import conductor_instances
 from moorage import errors, ids
 from moorage.messages import BuildInstances, ListMigrations, ListOperations, SetHost
 from moorage.model.inspection import OperationSummary
@@ -207,3 +208,22 @@ def test_one_of_two_builds_of_a_server_at_the_same_time_is_carried_out_and_later
     room.becomes(uuid, "deleted")
     with nothing_changing(room):
         assert build() is errors.AlreadyExists
+
+
+# --- Restored records -------------------------------------------------------------------------------------------------
+
+
+def test_orders_are_refused_as_often_as_there_were_orders_since_the_backup_of_the_super_conductor(room: Room) -> None:
+    backup = conductor_instances.update().values(order_number=0)
+    with server_in(room, "active") as uuid:
+        for _ in range(3):
+            give(room, "rebuild", uuid)
+            room.becomes(uuid, "active")
+        room.cloud.database.write(
+            lambda connection: connection.execute(backup.where(conductor_instances.c.uuid == uuid))
+        )
+
+        faults = [refused(room, "rebuild", uuid) for _ in range(3)]
+
+        assert [type(fault) for fault in faults] == [errors.StaleOrder, errors.StaleOrder, type(None)]
+        room.becomes(uuid, "active")
