@@ -146,16 +146,25 @@ class Reporter:
             self._tracker.forget()
 
     def _report_hosts(self) -> None:
+        hosts = self._driver.hosts()
         with self._lock:
             new = [
                 report
-                for report in self._driver.hosts()
+                for report in hosts
                 if report.service_host not in self._of_others
                 and self._tracker.is_reported(report)
                 and self._hosts.get(_key(report)) != report
             ]
         for batch in in_batches(new, _HOSTS_AT_ONCE):
             self._describe(batch)
+        listed = {_key(report) for report in hosts}
+        with self._lock:
+            # Forget the former names of nodes, so that a node that gets one back is described again.
+            if former := self._hosts.keys() - listed:
+                named = {_node(report) for key, report in self._hosts.items() if key in listed}
+                for key in former:
+                    if _node(self._hosts[key]) in named:
+                        del self._hosts[key]
 
     def _describe(self, batch: Sequence[HostReport]) -> None:
         """Describe hosts; halve a refused batch, so that one bad host does not block the others."""
@@ -175,10 +184,6 @@ class Reporter:
         else:
             if not answer.superseded:
                 with self._lock:
-                    # Forget the former names of nodes, so that a node that gets one back is described again.
-                    named = {_node(report) for report in batch if _key(report) not in self._hosts}
-                    for former in [key for key, report in self._hosts.items() if _node(report) in named]:
-                        del self._hosts[former]
                     self._hosts.update((_key(report), report) for report in batch)
             self._take(message, answer)
 

@@ -229,3 +229,48 @@ def test_a_node_that_gets_its_former_name_back_is_described_again(new_stage: New
     former = driver.hosts()[1].nodename
     assert [[host.nodename for host in message.hosts] for message in described[1:]] == [[f"{former}.example"], [former]]
     assert [message.started for message in described[1:]] == [("host-0002",)] * 2
+
+
+def test_a_node_is_described_with_its_former_name_also_if_another_node_has_given_its_name_up(
+    new_stage: NewStage,
+) -> None:
+    class PassesNamesOn(FakeDriver):
+        names = "ab"
+        other = ids.fresh()
+
+        def hosts(self) -> list[HostReport]:
+            host = super().hosts()[1]
+            return [
+                structs.replace(host, nodename=self.names[0]),
+                structs.replace(host, nodename=self.names[1], compute_node_uuid=self.other),
+            ]
+
+    stage = new_stage()
+    driver = stage.start(PassesNamesOn)
+    for names in ("bc", "ac"):
+        stage.wait_for_reports(2)
+        driver.names = names
+    stage.wait_for_reports(2)
+
+    described = [message for message in stage.cell.received(ReportHostsInCell) if message.hosts]
+    assert [[host.nodename for host in message.hosts] for message in described[1:]] == [["b", "c"], ["a"]]
+    assert [message.started for message in described[1:]] == [("host-0002",)] * 2
+
+
+def test_a_node_that_the_driver_lists_with_two_names_is_described_once(new_stage: NewStage) -> None:
+    class ListsTwoNames(FakeDriver):
+        lists_both = False
+
+        def hosts(self) -> list[HostReport]:
+            hosts = super().hosts()
+            further = structs.replace(hosts[1], nodename="another")
+            return [*hosts, further] if self.lists_both else list(hosts)
+
+    stage = new_stage()
+    driver = stage.start(ListsTwoNames)
+    stage.wait_for_reports(2)
+    driver.lists_both = True
+    stage.wait_for_reports(6)
+
+    described = [message for message in stage.cell.received(ReportHostsInCell) if message.hosts]
+    assert [[host.nodename for host in message.hosts] for message in described[1:]] == [["another"]]
