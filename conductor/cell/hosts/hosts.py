@@ -336,7 +336,7 @@ class CellHosts:
 
     def _describe(self, connection: Connection, hosts: Sequence[HostReport], started: Collection[str]) -> bool:
         """Record descriptions; return True if any description is new, has changed or was requested."""
-        renamed_nodes.follow(connection, self._cell_uuid, hosts, started)
+        number = renamed_nodes.follow(connection, self._cell_uuid, hosts, started)
         nodes = [(host.service_host, host.nodename) for host in hosts]
         found = connection.execute(
             select(
@@ -385,7 +385,7 @@ class CellHosts:
             for row in new:
                 row["life"] = lives.get(row["service_host"], Life()).number
             statement = cell_hosts.insert().values(
-                cell_uuid=self._cell_uuid, description_number=1, acknowledged_number=0, last_seen=now()
+                cell_uuid=self._cell_uuid, description_number=number + 1, acknowledged_number=0, last_seen=now()
             )
             connection.execute(statement, new)
         return bool(new or changed)

@@ -20,7 +20,7 @@ class _RecordedNode(msgspec.Struct):
     compute_node_uuid: str
 
 
-def follow(connection: Connection, cell_uuid: str, described: Sequence[HostReport], started: Collection[str]) -> None:
+def follow(connection: Connection, cell_uuid: str, described: Sequence[HostReport], started: Collection[str]) -> int:
     """Rename the records of started hosts' nodes whose compute nodes are described with other names.
 
     A name may pass from one node to another. A renamed record does not get a smaller number, so that the new
@@ -29,13 +29,13 @@ def follow(connection: Connection, cell_uuid: str, described: Sequence[HostRepor
     """
     nodes = grouped((report.service_host, report.nodename) for report in described if report.service_host in started)
     if not nodes:
-        return
+        return 0
     host, node, here = cell_hosts.c.service_host, cell_hosts.c.nodename, cell_hosts.c.cell_uuid == cell_uuid
     recorded = grouped(connection.execute(select(host, node).where(here, host.in_(sorted(nodes)))))
     # Nearly every host has one node, which is described with its recorded name: do not read these descriptions.
     unclear = sorted(name for name, known in recorded.items() if len(known) > 1 or known != nodes[name])
     if not unclear:
-        return
+        return 0
     names = {(report.service_host, report.compute_node_uuid): report.nodename for report in described}
     query = select(host, node, cell_hosts.c.description).where(here, host.in_(unclear))
     held: set[tuple[str, str]] = set()
@@ -48,7 +48,7 @@ def follow(connection: Connection, cell_uuid: str, described: Sequence[HostRepor
         else:
             renamed[service_host, former] = name
     if not renamed:
-        return
+        return 0
     these = (here, host.in_(unclear), tuple_(host, node).in_(list(renamed)))
     rows = connection.execute(select(cell_hosts).where(*these).order_by(host, node).with_for_update()).all()
     connection.execute(cell_hosts.delete().where(*these))
@@ -65,3 +65,4 @@ def follow(connection: Connection, cell_uuid: str, described: Sequence[HostRepor
             moved.append(row._asdict() | {"nodename": name, "description_number": number})
     if moved:
         connection.execute(cell_hosts.insert(), moved)
+    return number

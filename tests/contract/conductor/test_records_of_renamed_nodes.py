@@ -119,3 +119,17 @@ def test_a_description_that_schedulers_refuse_under_its_number_gets_a_greater_on
     assert forwarded(hosts) == [("h1", 2)]
     hosts.forwarded.number_after((NumberedDescription(service_host="h1", nodename="h1", number=1),), sent)
     assert forwarded(hosts) == [("h1", 2)]
+
+
+def test_a_new_node_with_the_former_name_of_another_one_is_forwarded_although_that_name_is_acknowledged_late(
+    database: Database,
+) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    former = structs.replace(described(1), nodename="a")
+    start(hosts, former)
+    under_way = hosts.forwarded.unacknowledged(1000)
+    start(hosts, structs.replace(former, nodename="b"), structs.replace(another_node(described(1)), nodename="a"))
+
+    hosts.forwarded.acknowledge(under_way)
+
+    assert forwarded(hosts) == [("a", 2), ("b", 2)]
