@@ -149,10 +149,10 @@ class HostForwarder:
             hosts=tuple(report for report, _number in reports),
             numbers=tuple(min(number, MAX_DESCRIPTION_NUMBER) for _report, number in reports),
         )
-        self._hosts.forwarded.acknowledge(reports)
         # The schedulers may have greater numbers, from another conductor of the cell or from lost records: continue
-        # from these.
+        # from these. Do this first: a refused description then has another number, and is not acknowledged.
         self._hosts.forwarded.number_after(answer.newer, reports)
+        self._hosts.forwarded.acknowledge(reports)
         if answer.newer:
             self._hosts.changed.set()  # the next round begins at once
         # Report the loads of these hosts again, because a host may be new to the schedulers. Keep the key of the host:

@@ -1,14 +1,18 @@
 """Test that a cell stores and forwards the descriptions of nodes that get other names, on each store."""
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 from support.databases.statements import statements_of
 
+from conductor.cell.hosts.forwarder import HostForwarder
 from conductor.cell.hosts.hosts import CellHosts
-from moorage import ids
+from conductor.cell.hosts.loads import CellLoads
+from moorage import errors, ids
 from moorage.config import options
 from moorage.db.database import Database
-from moorage.messages import NumberedDescription, ReportHostsInCell
+from moorage.messages import HostsRegistered, NumberedDescription, ReportHosts, ReportHostsInCell
 from moorage.model import HostReport
 
 
@@ -36,6 +40,29 @@ def start(hosts: CellHosts, *reports: HostReport) -> None:
     message = ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=reports, started=tuple(names))
     lives = hosts.report_hosts(message).lives
     hosts.returned("agent", sorted(names), lives)
+
+
+class RefusingSchedulers:
+    """Schedulers that refuse each description under its number."""
+
+    def __init__(self) -> None:
+        #: The numbers of the refused descriptions.
+        self.refused: list[int] = []
+
+    def call(self, message: ReportHosts, timeout: float) -> HostsRegistered:
+        self.refused += message.numbers
+        return HostsRegistered(
+            newer=tuple(
+                NumberedDescription(service_host=host.service_host, nodename=host.nodename, number=number)
+                for host, number in zip(message.hosts, message.numbers, strict=True)
+            )
+        )
+
+
+def forwarder(hosts: CellHosts, database: Database, schedulers: RefusingSchedulers) -> HostForwarder:
+    conf, cell = options.new(), ids.fresh()
+    client: Any = schedulers
+    return HostForwarder(conf, cell, hosts, CellLoads(conf, database, cell), client, "conductor.cell1")
 
 
 def test_a_node_that_is_described_with_a_new_name_is_forwarded_with_that_name_only(database: Database) -> None:
@@ -133,3 +160,19 @@ def test_a_new_node_with_the_former_name_of_another_one_is_forwarded_although_th
     hosts.forwarded.acknowledge(under_way)
 
     assert forwarded(hosts) == [("a", 2), ("b", 2)]
+
+
+def test_a_refused_description_is_not_acknowledged_although_its_new_number_cannot_be_recorded(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise errors.StoreUnavailable(schema="cell", reason="silent")
+
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    start(hosts, described(1))
+    monkeypatch.setattr(hosts.forwarded, "number_after", fail)
+
+    with pytest.raises(errors.StoreUnavailable):
+        forwarder(hosts, database, RefusingSchedulers()).forward()
+
+    assert forwarded(hosts) == [("h1", 1)]
