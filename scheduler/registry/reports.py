@@ -4,7 +4,8 @@ The first host that reports a compute node keeps it. A second host that reports 
 with another compute node, are left out with an error in the log, while the rest of the report is written: one
 misconfigured host must not block the reports of its whole cell, and a wrong configuration must not assign guests to
 another host. A host that reports its own compute node under a new node name is renamed. A name may pass from one node
-of a host to another one, and two nodes may exchange their names, if one report has all of them.
+of a host to another one, and two nodes may exchange their names, if one report has all of them. A description whose
+name another node of its host still has is left out too, but the cell sends it again.
 """
 
 import logging
@@ -109,7 +110,10 @@ class _RegisteredHost:
 
 
 def _describe(connection: Connection, message: ReportHosts, alive: Collection[str]) -> list[NumberedDescription]:
-    """Write the descriptions of a report; return those that are newer in the registry."""
+    """Write the descriptions of a report; return those that must be sent again with greater numbers.
+
+    They are older than those of the registry, or wait for names of other nodes.
+    """
     known = _registered(connection, message)
     by_name = {(host.service_host, host.nodename): host for host in known if host.cell_uuid == message.cell_uuid}
     by_node = {host.compute_node_uuid: host for host in known}
@@ -126,10 +130,9 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
         host, same_node = by_name.get(name) or renamed.get(_key(report)), by_node.get(report.compute_node_uuid)
         if _key(report) in late:
             # The descriptions that depend on each other are all sent again: names pass on in one report.
-            least = max(number, 0 if same_node is None else same_node.description_number)
-            newer.append(NumberedDescription(service_host=name[0], nodename=name[1], number=least))
+            newer.append(_sent_again(report, number, same_node))
         elif host is not same_node:
-            _log_refusal(report, host, same_node)
+            newer += _refuse(message.cell_uuid, report, number, host, same_node)
         elif host is None:
             described = {**structs.asdict(report), "attributes": _encoded(report.attributes)}
             host = _RegisteredHost(id=None, cell_uuid=message.cell_uuid, description_number=number, **described)
@@ -223,6 +226,29 @@ def _renamed(
     for host in renamed.values():
         del by_name[host.service_host, host.nodename]
     return renamed, late
+
+
+def _sent_again(report: HostReport, number: int, same_node: _RegisteredHost | None) -> NumberedDescription:
+    least = max(number, 0 if same_node is None else same_node.description_number)
+    return NumberedDescription(service_host=report.service_host, nodename=report.nodename, number=least)
+
+
+def _refuse(
+    cell_uuid: str,
+    report: HostReport,
+    number: int,
+    named: _RegisteredHost | None,
+    same_node: _RegisteredHost | None,
+) -> list[NumberedDescription]:
+    """Log why a description is refused; return it if only its name is not free, so that the cell sends it again.
+
+    The node with that name may give it up in a later report.
+    """
+    _log_refusal(report, named, same_node)
+    is_own = same_node is None or (same_node.cell_uuid, same_node.service_host) == (cell_uuid, report.service_host)
+    if number and is_own and named is not None and named.id is not None:
+        return [_sent_again(report, number, same_node)]
+    return []
 
 
 def _log_refusal(report: HostReport, named: _RegisteredHost | None, same_node: _RegisteredHost | None) -> None:

@@ -14,7 +14,7 @@ from conductor.engine.rows import BATCH, batches
 from moorage import context, errors, ids
 from moorage.bus.bus import Client
 from moorage.bus.message_size import in_parts
-from moorage.messages import MAX_DESCRIPTION_NUMBER, HostsRegistered, ReportHosts
+from moorage.messages import MAX_DESCRIPTION_NUMBER, HostsRegistered, NumberedDescription, ReportHosts
 from moorage.model import HostLoad, HostReport
 from moorage.service.process import Periodic
 
@@ -73,6 +73,8 @@ class HostForwarder:
         self._asked_at: dict[str, float] = {}
         #: The time of the refusal, by host, node and number of a description.
         self._refused_at: dict[tuple[str, str, int], float] = {}
+        #: The time before which a description is not repeated, by host and node, if another node has its name.
+        self._held_until: dict[tuple[str, str], float] = {}
         #: The loads that a scheduler has, without idle ones; null for a host whose load must be reported again.
         self._reported_loads: dict[str, HostLoad | None] = {}
         self._all_loads_at = float("-inf")
@@ -118,12 +120,17 @@ class HostForwarder:
         :raises Unavailable: no scheduler answers, or the records cannot be reached.
         :raises CellNotFound: the schedulers do not know the cell.
         """
-        due = time.monotonic() - _REFUSED_FOR
+        moment = time.monotonic()
+        due = moment - _REFUSED_FOR
         self._refused_at = {key: refused for key, refused in self._refused_at.items() if refused > due}
+        self._held_until = {name: until for name, until in self._held_until.items() if until > due}
         refusals = 0
         reports = self._hosts.forwarded.unacknowledged(BATCH)
         while reports:
             taken = [report for report in reports if _key(report) not in self._refused_at]
+            # A description that is held back goes with others of its host, because names pass on in one report.
+            due_hosts = {name[0] for name in map(_name, taken) if self._held_until.get(name, moment) <= moment}
+            taken = [report for report in taken if _name(report)[0] in due_hosts]
             parts = list(in_parts(taken)) if taken else []
             while parts and refusals < _MOST_REFUSALS:
                 part = parts.pop(0)
@@ -153,12 +160,26 @@ class HostForwarder:
         # from these. Do this first: a refused description then has another number, and is not acknowledged.
         self._hosts.forwarded.number_after(answer.newer, reports)
         self._hosts.forwarded.acknowledge(reports)
-        if answer.newer:
-            self._hosts.changed.set()  # the next round begins at once
+        self._hold_back(answer.newer, reports)
         # Report the loads of these hosts again, because a host may be new to the schedulers. Keep the key of the host:
         # if the host is idle by now, the schedulers may still have its old load.
         described = {report.service_host for report, _number in reports}
         self._reported_loads.update(dict.fromkeys(described & self._reported_loads.keys()))
+
+    def _hold_back(self, newer: Sequence[NumberedDescription], reports: Sequence[tuple[HostReport, int]]) -> None:
+        """Begin the next round at once, but repeat a description later if it was refused under its own number before.
+
+        Then another node has its name, perhaps for ever.
+        """
+        sent = {_name(report): report[1] for report in reports}
+        for known in newer:
+            name = (known.service_host, known.nodename)
+            is_again = name in self._held_until
+            if sent.get(name) == known.number:
+                self._held_until[name] = time.monotonic() + (_REFUSED_FOR if is_again else 0.0)
+                if is_again:
+                    continue
+            self._hosts.changed.set()
 
     def _forward_loads(self) -> None:
         """Report the loads that have changed since the last report, and from time to time all of them."""
@@ -212,3 +233,7 @@ class HostForwarder:
 def _key(described: tuple[HostReport, int]) -> tuple[str, str, int]:
     report, number = described
     return report.service_host, report.nodename, number
+
+
+def _name(described: tuple[HostReport, int]) -> tuple[str, str]:
+    return described[0].service_host, described[0].nodename

@@ -1,5 +1,7 @@
 """Test that a cell stores and forwards the descriptions of nodes that get other names, on each store."""
 
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,3 +178,29 @@ def test_a_refused_description_is_not_acknowledged_although_its_new_number_canno
         forwarder(hosts, database, RefusingSchedulers()).forward()
 
     assert forwarded(hosts) == [("h1", 1)]
+
+
+def test_a_description_that_is_refused_under_each_number_is_repeated_once_in_a_while_or_with_others_of_its_host(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts, schedulers = CellHosts(options.new(), database, ids.fresh()), RefusingSchedulers()
+    start(hosts, described(1))
+    reports = forwarder(hosts, database, schedulers)
+
+    for _round in range(4):
+        reports.forward()
+    assert schedulers.refused == [1, 2]
+    assert forwarded(hosts) == [("h1", 3)]
+
+    report(hosts, another_node(described(1)))
+    reports.forward()
+    assert schedulers.refused[2:] == [3, 1]
+
+    reports.forward()
+    reports.forward()
+    del schedulers.refused[:]
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 61.0)
+    monkeypatch.setattr("conductor.cell.hosts.forwarder.time", later)
+    for _round in range(4):
+        reports.forward()
+    assert schedulers.refused == [5, 3]

@@ -69,7 +69,33 @@ def test_no_name_of_a_chain_passes_on_if_the_last_one_is_taken(rig: Rig, caplog:
     describe(rig, "abcd", 5, 5, 5, 5)
 
     with caplog.at_level(logging.ERROR):
-        assert describe(rig, "bcd", 6, 6, 6) == HostsRegistered()
+        answer = describe(rig, "bcd", 6, 6, 6)
 
     assert registered(rig) == expected("abcd")
     assert len(caplog.records) == 3
+    assert {node.nodename: node.number for node in answer.newer} == {"b": 6, "c": 6, "d": 6}
+
+
+@pytest.mark.parametrize(("node", "least"), [(1, 5), (3, 2)], ids=["renamed", "new"])
+def test_a_node_that_waits_for_the_name_of_another_one_is_described_again(rig: Rig, node: int, least: int) -> None:
+    def describe_one(number: int, name: str, description: int) -> HostsRegistered:
+        host = report(number, service_host="host", nodename=name)
+        message = ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], hosts=(host,), numbers=(description,))
+        return rig.host_reports.report_hosts(message)
+
+    describe(rig, "ab", 5, 5)
+    assert describe_one(node, "b", 2).newer[0].number == least
+    assert describe_one(node, "b", least + 1).newer[0].number == least + 1
+    assert registered(rig) == expected("ab")
+
+    assert describe_one(2, "c", 6) == HostsRegistered()
+    assert describe_one(node, "b", least + 2) == HostsRegistered()
+    assert registered(rig)["b"] == node_uuid(node)
+
+
+def test_a_compute_node_of_another_host_is_described_once(rig: Rig) -> None:
+    describe(rig, "a", 5)
+    others = (report(1, service_host="other", nodename="b"), report(2, service_host="other", nodename="c"))
+
+    message = ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], hosts=others, numbers=(1, 1))
+    assert rig.host_reports.report_hosts(message) == HostsRegistered()
