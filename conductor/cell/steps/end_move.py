@@ -101,8 +101,9 @@ class CellMoveEnds(CellPart):
     def destroy_source(self, operation: Operation) -> CommitStep:
         """Destroy the guest on the source; repeat until the host answers, for a live migration within the patience.
 
-        The source of an evacuation is forced down: it is not called, and a residue holds its amounts. The same applies
-        to any host that does not answer and is forced down, now or later.
+        The source of an evacuation is never waited for: it is called once if it may have reported since shortly before
+        the order, and a residue holds its amounts if it does not answer. A host that does not answer and is forced
+        down, now or later, is not waited for either.
         """
         _instance, migration, source = self._cell.database.read(partial(self._source, operation))
         if migration.kind == "evacuation":
