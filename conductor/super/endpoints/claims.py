@@ -42,7 +42,9 @@ class SuperClaims(SuperPart):
         try:
             return self._in_cell(cell, message)
         except errors.CellUnreachable as fault:
-            self._super.unanswered_claims[cell.uuid] = time.monotonic(), fault.reason
+            # That the caller's time is over proves nothing about the cell.
+            if not isinstance(fault.__cause__, errors.DeadlineExceeded):
+                self._super.unanswered_claims[cell.uuid] = time.monotonic(), fault.reason
             raise
 
     def _in_cell(self, cell: Cell, message: OwnsClaim) -> Ownership:

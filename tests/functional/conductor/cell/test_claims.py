@@ -99,6 +99,17 @@ def test_a_cell_that_could_not_serve_is_not_asked_about_each_claim(world: World)
     assert reasons == [str(AWAY).rstrip(".")] * 2
 
 
+def test_a_cell_is_asked_about_each_claim_although_a_caller_had_no_time_left(world: World) -> None:
+    cell, uuid = in_failing_cell(world, errors.DeadlineExceeded(point="before it was begun"))
+    claims = [ids.fresh(), ids.fresh()]
+
+    for claim_id in claims:
+        with pytest.raises(errors.CellUnreachable):
+            owned(world, uuid, claim_id)
+
+    assert cell.asked == claims
+
+
 @pytest.mark.short_calls
 def test_a_cell_that_could_not_serve_is_asked_about_claims_again_after_a_while(world: World) -> None:
     cell, uuid = in_failing_cell(world, AWAY)
