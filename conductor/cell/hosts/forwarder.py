@@ -73,6 +73,8 @@ class HostForwarder:
         self._asked_at: dict[str, float] = {}
         #: The time of the refusal, by host, node and number of a description.
         self._refused_at: dict[tuple[str, str, int], float] = {}
+        #: Whether the last round tried all descriptions, and did not stop after too many refusals.
+        self._reached_all = True
         #: The time before which a description is not repeated, by host and node, if another node has its name.
         self._held_until: dict[tuple[str, str], float] = {}
         #: The loads that a scheduler has, without idle ones; null for a host whose load must be reported again.
@@ -122,7 +124,8 @@ class HostForwarder:
         """
         moment = time.monotonic()
         due = moment - _REFUSED_FOR
-        self._refused_at = {key: refused for key, refused in self._refused_at.items() if refused > due}
+        if self._reached_all:
+            self._refused_at = {key: refused for key, refused in self._refused_at.items() if refused > due}
         self._held_until = {name: until for name, until in self._held_until.items() if until > due}
         refusals = 0
         reports = self._hosts.forwarded.unacknowledged(BATCH)
@@ -148,6 +151,8 @@ class HostForwarder:
                         parts[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
             # Report each host once in a round: hosts that change all the time must not delay the heartbeats.
             reports = self._hosts.forwarded.unacknowledged(BATCH, after=reports[-1][0])
+        # Until every description had its turn, none that was refused is repeated: they would keep out the later ones.
+        self._reached_all = refusals < _MOST_REFUSALS
 
     def _describe(self, reports: Sequence[tuple[HostReport, int]]) -> None:
         """Report the descriptions of hosts, each with its number."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from conductor.cell.hosts import forwarder as forwarding
 from conductor.cell.hosts.forwarder import HostForwarder
 from conductor.cell.hosts.loads import CellLoads
 from moorage import errors, ids
@@ -172,6 +173,19 @@ def test_the_heartbeats_come_soon_although_every_description_is_refused() -> Non
 
     assert schedulers.taken == ["alive", "loads"]
     assert len(schedulers.described) <= 100
+
+
+def test_hundreds_of_refused_descriptions_do_not_keep_out_those_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "_REFUSED_FOR", 0.0)  # each is due again in the next round
+    schedulers, hosts = SilentSchedulers(), Hosts()
+    reports = forwarder(schedulers, hosts)
+    schedulers.refused = "host-5"
+    hosts.described = [*(described("host-5", number) for number in range(1, 701)), described("host-6")]
+
+    for _ in range(20):
+        reports.forward()
+
+    assert described("host-6") not in hosts.described
 
 
 def test_changes_of_a_description_after_the_greatest_number_are_reported_too() -> None:
