@@ -133,7 +133,7 @@ consumers = Table(
     Column("migration_of", uuid_type()),
     # The providers of its isolated request groups, by suffix; null if groups may share a provider.
     Column("isolated_groups", document_type()),
-    # Where the amounts of a migration's source were when the present destination was claimed.
+    # Where the amounts of a migration's source were when a destination was claimed, and that claim.
     Column("source_amounts", document_type()),
     Index("ix_consumers_claim", "claim_id"),
     Index("ix_consumers_group", "consumer_group_id", "root_provider_id"),

@@ -84,7 +84,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
             uuid=move.migration_uuid,
             before=None,
             after=migrations + leaving,
-            columns=_migration(connection, instance) | source_amounts.recording(located),
+            columns=_migration(connection, instance) | source_amounts.recording(new.claim_id, located),
             inherited=True,
         ),
     ]

@@ -203,7 +203,7 @@ def _foreign_allocations(
     if instance is not None and moved is not None and instance.claim_id in requests:
         # On a pool that both sides use, the larger of the two amounts counts and not their sum.
         held, claimed = requests[str(moved.claim_id)], requests[str(instance.claim_id)]
-        source = source_amounts.of_move(connection, moved, held, names)
+        source = source_amounts.of_move(connection, instance, moved, held, names)
         keys |= providers.keys_found(connection, source.amounts.keys() - keys.keys())
         places = MovePlaces.of(keys, moved.root_provider_id, instance.root_provider_id, held, claimed)
         parts = move_split.split_move(connection, instance, moved, source, claimed, places, names)

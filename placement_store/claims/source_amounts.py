@@ -4,7 +4,6 @@ A caller names the amounts that the source was claimed with. A reshape may have 
 move nothing else shows whether it did so before or after the destination was claimed.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -25,18 +24,30 @@ class SourceAmounts:
     is_recorded: bool
 
 
-def recording(located: Mapping[str, ProviderAmounts]) -> dict[str, bytes]:
-    """Return the column of a migration that records the amounts of its source."""
-    return {"source_amounts": msgspec.json.encode(located, order="sorted")}
+class _SourceRecord(msgspec.Struct, frozen=True):
+    #: The claim on the destination: a record of a former destination is not used.
+    claim_id: str
+    allocations: dict[str, ProviderAmounts]
 
 
-def of_move(connection: Connection, migration: Holding, held: Amounts, names: ResourceClassNames) -> SourceAmounts:
+def recording(claim_id: str, located: dict[str, ProviderAmounts]) -> dict[str, bytes]:
+    """Return the column of a migration that records the amounts of its source when ``claim_id`` was claimed."""
+    return {"source_amounts": msgspec.json.encode(_SourceRecord(claim_id, located), order="sorted")}
+
+
+def of_move(
+    connection: Connection, instance: Holding, migration: Holding, held: Amounts, names: ResourceClassNames
+) -> SourceAmounts:
     """Return the recorded amounts of a move's source, or ``held``, which it was claimed with, if there is no record.
 
-    There is none if the former release began the move, or if a heal has written the allocations.
+    There is none for the present destination if the former release claimed it, or if a heal has written the
+    allocations. The former release neither writes nor removes a record when it swaps the destination.
     """
+    unrecorded = SourceAmounts(held, is_recorded=False)
     if migration.source_amounts is None:
-        return SourceAmounts(held, is_recorded=False)
-    located = msgspec.json.decode(migration.source_amounts, type=dict[str, ProviderAmounts])
-    request = AllocationRequest(allocations=located)
+        return unrecorded
+    record = msgspec.json.decode(migration.source_amounts, type=_SourceRecord)
+    if record.claim_id != instance.claim_id:
+        return unrecorded
+    request = AllocationRequest(allocations=record.allocations)
     return SourceAmounts(released_amounts.claimed_with(connection, request, names), is_recorded=True)

@@ -78,7 +78,11 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     # Find out which allocations the consumer keeps and which it releases; in a move, also which the migration gets or
     # returns.
     in_a_move = message.migration_uuid is not None or message.held is not None
-    step = (_next_destination if in_a_move else _next_host)(connection, found, message, keys, claimed, names)
+    claim_id = ids.fresh()
+    if in_a_move:
+        step = _next_destination(connection, found, message, keys, claimed, claim_id, names)
+    else:
+        step = _next_host(connection, found, message, keys, claimed, names)
     # On the released host, a residue keeps the amounts of a guest that may still run.
     residue = None if message.guest_gone else residues.residue_of(connection, holding, step.kept)
     change = ConsumerChange(
@@ -86,7 +90,7 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
         before=holding,
         after=step.after,
         named=frozenset(keys[uuid].id for request in requests[:2] for uuid in request if uuid in keys),
-        columns=_placement(holding, message, keys[message.root_provider_uuid].root_id),
+        columns=_placement(holding, message, claim_id, keys[message.root_provider_uuid].root_id),
         claimed=True,
         # A claim that was read as unaccepted must still be unaccepted: accepting it bumps no generation. A claim that
         # was read as accepted stays accepted at this generation.
@@ -98,19 +102,19 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     new = [] if residue is None else [residue]
     residues.write(connection, [*changes, *new], names, relied_on=relied_on, roots=dict(keys.values()))
     return Claimed(
-        claim_id=change.columns["claim_id"],
+        claim_id=claim_id,
         consumer_generation=holding.generation + 1,
         residue_uuid=None if residue is None else residue.uuid,
         extras=move_split.as_allocations(connection, step.lost, names),
     )
 
 
-def _placement(holding: Holding, message: SwapClaim, root_id: int) -> dict[str, Any]:
+def _placement(holding: Holding, message: SwapClaim, claim_id: str, root_id: int) -> dict[str, Any]:
     """Return the columns of a consumer on its next host, with a new claim."""
     isolated = None if holding.isolated_groups is None else isolated_groups.suffixed(message.claimed.mappings)
     return {
         **UNCLAIMED,
-        "claim_id": ids.fresh(),
+        "claim_id": claim_id,
         "root_provider_id": root_id,
         "owner": holding.owner,
         "isolated_groups": None if isolated is None else isolated_groups.encoded(isolated),
@@ -146,12 +150,14 @@ def _next_destination(
     message: SwapClaim,
     keys: Mapping[str, ProviderKey],
     claimed: Mapping[Pair, int],
+    claim_id: str,
     names: ResourceClassNames,
 ) -> _SwapResult:
     """Return the result of a swap in the middle of a move, for the instance and for the migration's part of pools.
 
     Foreign allocations of pools that the instance leaves pass to the migration, and come back with them.
 
+    :param claim_id: the new claim, on the next destination.
     :raises InvalidRequest: the amounts of the source are not named, or the migration is not one of this instance.
     :raises ConsumerNotFound: the migration has ended.
     """
@@ -160,7 +166,7 @@ def _next_destination(
     instance = found[message.consumer_uuid]
     migration = begin_move.migration_of(found, instance, message.migration_uuid)
     held = released_amounts.claimed_with(connection, message.held, names)
-    source = source_amounts.of_move(connection, migration, held, names)
+    source = source_amounts.of_move(connection, instance, migration, held, names)
     keys = {**keys, **providers.keys_found(connection, source.amounts.keys() - keys.keys())}
     released = released_amounts.claimed_with(connection, message.released, names)
     root_id = keys[message.root_provider_uuid].root_id
@@ -189,7 +195,7 @@ def _next_destination(
             uuid=migration.uuid,
             before=migration,
             after=migrations + leaving + (parts.foreign_on_migration - returning),
-            columns=source_amounts.recording(move_split.as_allocations(connection, old, names)),
+            columns=source_amounts.recording(claim_id, move_split.as_allocations(connection, old, names)),
             inherited=True,
         ),
     )

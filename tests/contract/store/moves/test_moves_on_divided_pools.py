@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 from support.placement_store.builders import Store, request
-from support.placement_store.move_builders import Moving, disk
+from support.placement_store.move_builders import Moving, disk, row
 from support.placement_store.reshape_builders import Reshaping, dealt
 
 from placement_store.schema import consumers
@@ -40,6 +40,12 @@ def moving(store: Store, at: Providers) -> Moving:
 def others_put(moving: Moving, amounts: dict[str, dict[str, int]]) -> None:
     """Let another client write these amounts in addition to, or in place of, those of the instance."""
     moving.generation = moving.store.put(moving.uuid, {**moving.held, **amounts}, moving.generation)
+
+
+def set_record(store: Store, migration: str, record: bytes | None) -> None:
+    """Set the record of a move as the former release leaves it, which neither reads nor writes this column."""
+    update = consumers.update().where(consumers.c.uuid == migration).values(source_amounts=record)
+    store.database.write(lambda connection: connection.execute(update))
 
 
 @pytest.mark.parametrize("outcome", ["confirm", "revert"])
@@ -237,13 +243,37 @@ def test_a_move_begun_by_the_former_release_ends_with_what_a_reshape_had_moved_b
     moving.generation = store.consumer(moving.uuid).generation
     moving.begin({at.after: CPUS, **disk(tray, 20)})
     moving.accept()
-    # The former release does not write this column.
-    store.database.write(lambda connection: connection.execute(consumers.update().values(source_amounts=None)))
+    set_record(store, moving.migration, None)
 
     ended = store.dispatcher.call(moving.ending(outcome, guest_gone=True))
 
     back = {at.source: CPUS, **disk(tray, 30)}
     assert (moving.amounts, ended.extras) == (moving.claimed if outcome == "confirm" else back, {})
+    assert store.is_sound()
+
+
+@pytest.mark.backends("sqlite", "mariadb")
+@pytest.mark.parametrize("outcome", ["confirm", "revert", "delete"])
+def test_a_move_that_the_former_release_has_continued_ends_with_what_a_reshape_had_moved_before(
+    store: Store, reshaping: Reshaping, at: Providers, outcome: str
+) -> None:
+    moving = Moving(store, {at.source: CPUS, **disk(at.ssd, 10)}).build()
+    moving.begin({at.after: CPUS, **disk(at.ssd, 4)})
+    record = row(store, moving.migration).source_amounts
+    tray = store.provider("tray", parent=at.ssd)
+    reshaping.move((at.ssd, {"DISK_GB": 200}, tray))
+    set_record(store, moving.migration, None)
+    moving.swap({at.third: CPUS, **disk(tray, 4)})
+    set_record(store, moving.migration, record)
+    moving.accept()
+
+    if outcome == "delete":
+        sides = {moving.source_claim: request(moving.held), moving.claim_id: request(moving.claimed)}
+        assert store.delete(moving.uuid, for_good=True, claimed_with=sides).extras == {}
+    else:
+        ended = store.dispatcher.call(moving.ending(outcome, guest_gone=True))
+        back = {at.source: CPUS, **disk(tray, 10)}
+        assert (moving.amounts, ended.extras) == (moving.claimed if outcome == "confirm" else back, {})
     assert store.is_sound()
 
 
