@@ -25,7 +25,7 @@ QUICK: Settings = {
     "placement": {"reconcile_interval": 2.0, "reconcile_after": 10.0},
     "compute": {"report_interval": 0.5},
     "scheduler": {"host_down_after": 300.0},
-    "database": {"statement_timeout": 2.0, "idle_transaction_timeout": 5.0},
+    "database": {"statement_timeout": 3.0, "idle_transaction_timeout": 5.0},
 }
 _CELLS = 2
 #: The agent with the standby hosts, and the prefix of their names.

@@ -40,15 +40,18 @@ _DATABASE = [
     ),
     cfg.FloatOpt("pool_timeout", default=10.0, min=0.1, help="Seconds to wait for a free connection of the pool."),
     cfg.FloatOpt(
-        "lock_wait_timeout", default=2.0, min=1.0, help="Seconds to wait for a row lock, at most statement_timeout."
+        "lock_wait_timeout",
+        default=2.0,
+        min=1.0,
+        help="Seconds to wait for a row lock, rounded to whole seconds. statement_timeout is at least one second more.",
     ),
     cfg.FloatOpt(
         "statement_timeout",
         default=15.0,
         min=1.0,
-        help="The maximum time of a statement, in seconds. MariaDB then ends any statement, MySQL only one that reads. "
-        "A connection that does not answer for 5 more seconds counts as lost, and so do all older connections of the "
-        "pool.",
+        help="The maximum time of a statement, in seconds; it is at least one second more than lock_wait_timeout. "
+        "MariaDB then ends any statement, MySQL only one that reads. A connection that does not answer for 5 more "
+        "seconds counts as lost, and so do all older connections of the pool.",
     ),
     cfg.IntOpt(
         "max_transaction_tries",

@@ -10,12 +10,16 @@ _Name = tuple[str, str]
 
 
 class _AtLeast(NamedTuple):
-    """An option that must be at least so many times another one; ``reason`` is what happens otherwise."""
+    """An option that must be at least so many times another one; ``reason`` is what happens otherwise.
+
+    :param more: seconds that are added to the product.
+    """
 
     greater: _Name
     times: int
     smaller: _Name
     reason: str
+    more: int = 0
 
 
 _HOST_DOWN_AFTER = ("scheduler", "host_down_after")
@@ -26,11 +30,13 @@ _RELATIONS = (
     _AtLeast(
         ("service", "silent_after"), 2, ("service", "report_interval"), "services count as silent between two reports"
     ),
+    # The time of a statement begins before its lock wait, which is rounded to whole seconds.
     _AtLeast(
         ("database", "statement_timeout"),
         1,
         ("database", "lock_wait_timeout"),
         "a statement that waits for a row lock is ended, and its transaction is not tried again",
+        more=1,
     ),
     _AtLeast(
         ("conductor", "lease_seconds"),
@@ -53,11 +59,11 @@ def check(conf: cfg.ConfigOpts, files: str) -> None:
     :param files: the names of the files, for the error.
     :raises ConfigurationError: the error names both options, their values and the files.
     """
-    for greater, times, smaller, reason in _RELATIONS:
+    for greater, times, smaller, reason, more in _RELATIONS:
         values = [conf[group][name] for group, name in (greater, smaller)]
-        if values[0] < times * values[1] and (_is_set(conf, *greater) or _is_set(conf, *smaller)):
+        if values[0] < times * values[1] + more and (_is_set(conf, *greater) or _is_set(conf, *smaller)):
             [one, other] = [f"[{group}] {name}" for group, name in (greater, smaller)]
-            least = f"{times} times {other}" if times > 1 else other
+            least = f"{times} times {other}" if times > 1 else f"{more} second more than {other}" if more else other
             raise errors.ConfigurationError(
                 reason=f"{one} in {files} is {values[0]} and must be at least {least}, which is {values[1]}: "
                 f"otherwise {reason}. Set both options in each file that has one of them"

@@ -89,7 +89,7 @@ def world(migrated_url: str, rabbitmq_url: str) -> Iterator[World]:
         ports = dict(zip(SERVICES, free_ports(len(SERVICES)), strict=True))
         through_proxies: dict[str, dict[str, Any]] = {
             "DEFAULT": {"transport_url": broker_url},
-            "database": {"connection": proxied_database, "statement_timeout": 1.0, "lock_wait_timeout": 1.0},
+            "database": {"connection": proxied_database, "statement_timeout": 2.0, "lock_wait_timeout": 1.0},
         }
         for name, words in SERVICES.items():
             settings = through_proxies if name == "scheduler" else {}

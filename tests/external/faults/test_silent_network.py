@@ -34,10 +34,10 @@ LONG = os.environ.get("DRILLS") == "long"
 LIMIT = 40.0
 #: Seconds without a heartbeat after which one of the schedulers sets a host down.
 DOWN_AFTER = 60.0 if LONG else 15.0
-#: With these settings, a silent connection to MariaDB counts as lost after six seconds, and one to RabbitMQ within
+#: With these settings, a silent connection to MariaDB counts as lost after seven seconds, and one to RabbitMQ within
 #: three heartbeats.
 SETTINGS: Settings = {
-    "database": {} if LONG else {"statement_timeout": 1.0, "lock_wait_timeout": 1.0},
+    "database": {} if LONG else {"statement_timeout": 2.0, "lock_wait_timeout": 1.0},
     "oslo_messaging_rabbit": {} if LONG else {"heartbeat_timeout_threshold": 3},
     "scheduler": {"serve_placement": "false"},
     "placement_api": {"auth_strategy": "noauth2"},

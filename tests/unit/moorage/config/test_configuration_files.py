@@ -82,13 +82,20 @@ def test_a_service_must_not_count_as_silent_between_two_reports(tmp_path: Path, 
     ("text", "named"),
     [
         ("[database]\nlock_wait_timeout = 16\n", "[database] statement_timeout in "),
-        ("[database]\nstatement_timeout = 1.5\n", "at least [database] lock_wait_timeout, which is 2.0"),
+        ("[database]\nstatement_timeout = 1.5\n", "more than [database] lock_wait_timeout, which is 2.0"),
+        ("[database]\nstatement_timeout = 2\n", "at least 1 second more than [database] lock_wait_timeout"),
+        ("[database]\nstatement_timeout = 1.9\nlock_wait_timeout = 1.5\n", "[database] statement_timeout in "),
         ("[conductor]\nlease_seconds = 29\n", "at least [database] idle_transaction_timeout, which is 30.0"),
         ("[scheduler]\nview_compare_interval = 3601\n", "[scheduler] feed_retention in "),
     ],
 )
 def test_values_that_do_not_fit_each_other_are_refused_by_name(tmp_path: Path, text: str, named: str) -> None:
     assert named in refused(tmp_path, text)
+
+
+def test_a_statement_may_take_one_second_longer_than_it_may_wait_for_a_row_lock(tmp_path: Path) -> None:
+    from_text(tmp_path, "[database]\nstatement_timeout = 3\n")
+    from_text(tmp_path, "[database]\nstatement_timeout = 2\nlock_wait_timeout = 1\n")
 
 
 def test_an_idle_transaction_without_a_limit_fits_every_lease(tmp_path: Path) -> None:
