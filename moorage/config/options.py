@@ -14,7 +14,7 @@ from moorage import errors
 from moorage.config import compute, conductor, dashboard, placement_api, relations, scheduler, unknown
 
 DEFAULT_FILE = Path("/etc/moorage/moorage.conf")
-#: The greatest value of a number that has a minimum: a thread can wait for so many seconds, which are 292 years.
+#: The greatest value of Moorage's own numbers that have a minimum: a thread can wait for so many seconds (292 years).
 _GREATEST = threading.TIMEOUT_MAX
 #: The file of a value in messages of oslo.config, in a format for developers.
 _PLACE = re.compile(r"from LocationInfo\(location=<[^>]*>, detail='([^']*)'\)")
@@ -291,9 +291,10 @@ def check(conf: cfg.ConfigOpts, files: Sequence[Path] | None = None) -> None:
                 checked(conf, group, option)
 
 
-def checked(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> Any:
+def checked(conf: cfg.ConfigOpts, group: str, option: cfg.Opt, greatest: float = _GREATEST) -> Any:
     """Return the value of a registered option.
 
+    :param greatest: the greatest value of a number that has a minimum.
     :raises ConfigurationError: see :func:`check`.
     """
     named = f"Value for option [{group}] {option.dest}"
@@ -307,12 +308,12 @@ def checked(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> Any:
         reason = _in_words(fault, conf).replace(f"Value for option {option.name}", named, 1)
         raise errors.ConfigurationError(reason=reason) from fault
     where = conf.get_location(option.dest, None if group == "DEFAULT" else group)
-    if where and where.location.is_user_controlled and (wrong := _what_is_wrong(option, value)):
+    if where and where.location.is_user_controlled and (wrong := _what_is_wrong(option, value, greatest)):
         raise errors.ConfigurationError(reason=f"{named} in {where.detail or _files(conf)} is not valid: {wrong}")
     return value
 
 
-def _what_is_wrong(option: cfg.Opt, value: object) -> str:
+def _what_is_wrong(option: cfg.Opt, value: object, greatest: float) -> str:
     """Return why an option cannot have a value that oslo.config accepts; an empty text if it can."""
     if value is None:
         # oslo.config reads an empty number or switch as null.
@@ -320,8 +321,8 @@ def _what_is_wrong(option: cfg.Opt, value: object) -> str:
         return "" if may_be_null else "it is empty"
     if isinstance(value, float) and not math.isfinite(value):
         return "it is not finite"
-    if isinstance(value, int | float) and getattr(option.type, "min", None) is not None and value > _GREATEST:
-        return f"it is more than {_GREATEST:.0f}"
+    if isinstance(value, int | float) and getattr(option.type, "min", None) is not None and value > greatest:
+        return f"it is more than {greatest:.10g}"
     return ""
 
 

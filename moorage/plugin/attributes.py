@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 #: The greatest number: sums of products of such numbers with weights stay finite.
-_GREATEST = 1e100
+GREATEST = 1e100
 
 
 class BadValue(ValueError):
@@ -57,8 +57,8 @@ def number(name: str, value: Any, absent: float) -> float:
         found = math.nan
     if not math.isfinite(found):
         raise BadValue(f"{name} is {value!r:.60}, which is no number")
-    if abs(found) > _GREATEST:
-        raise BadValue(f"{name} is {value!r:.60}, which is not between -{_GREATEST} and {_GREATEST}")
+    if abs(found) > GREATEST:
+        raise BadValue(f"{name} is {value!r:.60}, which is not between -{GREATEST} and {GREATEST}")
     return found
 
 

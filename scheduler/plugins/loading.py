@@ -13,7 +13,7 @@ from moorage import errors
 from moorage.config import unknown
 from moorage.config.options import checked
 from moorage.plugin import BadValue, Filter, RequestFilter, Weigher
-from moorage.plugin.attributes import number
+from moorage.plugin.attributes import GREATEST, number
 from scheduler.plugins.watch import PluginWatchdog
 
 LOG = logging.getLogger(__name__)
@@ -255,4 +255,4 @@ def _settings(conf: cfg.ConfigOpts, group: str, name: str, options: Sequence[cfg
         conf.register_opts(options, group=group)
     except cfg.Error as fault:
         raise errors.ConfigurationError(reason=f"the options of {name} in [{group}]: {fault}") from fault
-    return {option.dest: checked(conf, group, option) for option in options}
+    return {option.dest: checked(conf, group, option, GREATEST) for option in options}

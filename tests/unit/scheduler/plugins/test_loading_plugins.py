@@ -13,6 +13,8 @@ from scheduler.plugins.loading import load_filters, load_request_filters, load_w
 from scheduler.policy import SchedulingPolicy
 
 _MODULE = """
+from oslo_config import cfg
+
 from moorage.plugin import Filter, RequestFilter, Weigher
 
 class Sound(Filter):
@@ -32,6 +34,12 @@ class Dividing(Weigher):
 
 class WithoutComma(Sound):
     numeric_metadata = ("rack_celsius")
+
+class Sized(Sound):
+    options = (cfg.IntOpt("max_bytes", min=0, help="The most bytes of a host."),)
+
+    def __init__(self, settings):
+        self.max_bytes = settings["max_bytes"]
 
 class Choosy(RequestFilter):
     def __init__(self, settings):
@@ -111,3 +119,14 @@ def test_a_policy_is_refused_if_an_option_of_a_plugin_is_empty_or_no_usable_numb
         SchedulingPolicy.load(conf, FailureCounts())
     named = f"Value for option [{group}] {option} in {tmp_path / 'moorage.conf'} is not valid: "
     assert named + wrong in str(caught.value)
+
+
+def test_a_number_of_a_plugin_may_be_more_than_the_seconds_that_a_thread_can_wait(
+    install: Install, tmp_path: Path
+) -> None:
+    name = "moorage_bytes"
+    install(name, _MODULE, filters={"sized": f"{name}:Sized"})
+    [(_, loaded)] = load_filters(from_text(tmp_path, "[filters]\nmax_bytes = 20000000000\n"), ["sized"])
+    assert vars(loaded)["max_bytes"] == 20_000_000_000
+    with pytest.raises(errors.ConfigurationError, match=r"max_bytes in .* is not valid: it is more than 1e\+100"):
+        load_filters(from_text(tmp_path, f"[filters]\nmax_bytes = {'9' * 101}\n"), ["sized"])
