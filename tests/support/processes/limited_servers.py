@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 
 from harness.servers import MariaDBServer, ServersMissing
+from harness.termination import ends_with_this_process
 from support.processes import private_servers
 
 #: Runs a command with its own mounts, as root of that namespace.
@@ -16,13 +17,19 @@ _NAMESPACE = ("unshare", "--mount", "--map-root-user", "--")
 class MariaDBOnASmallDisk(MariaDBServer):
     """A MariaDB whose data are on a file system of a few megabytes, which can be filled and freed.
 
-    The file system is in memory and mounted only for the server: it disappears with the server's process, and so do the
-    data.
+    The file system is in memory and mounted only for a shell and the server that it starts; it disappears with the
+    shell, whose id is ``pid``, and so do the data.
+
+    The shell starts the server again after a crash, as the service of Debian's package does: InnoDB ends the server
+    ("Error (Out of disk space) in rollback") if the disk is too full for undoing a transaction.
     """
 
     _MEGABYTES = 256
-    #: Copies the data to the new file system, and then execs the server.
-    _SCRIPT = 'mount -t tmpfs -o size="$1" none "$3" && cp -a --sparse=never "$2/." "$3/" && shift 3 && exec "$@"'
+    #: Copies the data to the new file system, and then runs the server until it ends without an error.
+    _SCRIPT = (
+        'mount -t tmpfs -o size="$1" none "$3" && cp -a --sparse=never "$2/." "$3/" && shift 3 || exit; '
+        'until "$@"; do sleep 0.5; done'
+    )
 
     def _prepare(self, directory: Path) -> None:
         if shutil.which("unshare") is None:
@@ -44,12 +51,13 @@ class MariaDBOnASmallDisk(MariaDBServer):
         server = [part.replace(f"--datadir={data}", f"--datadir={small}") for part in command]
         script = ("sh", "-c", self._SCRIPT, "sh")
         return super()._run(
-            *_NAMESPACE, *script, f"{self._MEGABYTES}m", data, small, *server, wait_for_line=wait_for_line
-        )
+            *_NAMESPACE, *script, f"{self._MEGABYTES}m", data, small, *ends_with_this_process(), *server,
+            wait_for_line=wait_for_line,
+        )  # fmt: skip
 
     @property
     def _disk(self) -> Path:
-        """The path of the file system, as this process sees it."""
+        """The path of the file system, as this process sees it through the shell."""
         return Path(f"/proc/{self.pid}/root{self.tempdir}/small")
 
     def fill_disk(self) -> None:
