@@ -130,12 +130,13 @@ class Client(Caller):
             raise
 
     def reach(self) -> None:
-        """Check the broker before the first call: the library would wait for an unreachable broker without end."""
-        self._bus.reach()
+        """Check the broker, until a first reply has shown that the reply queue exists; see :meth:`Bus.probe`."""
+        if not self._bus.has_replied:
+            self._bus.probe()
 
-    def has_replied(self) -> None:
+    def note_reply(self) -> None:
         """Note that the reply queue exists."""
-        self._bus.has_replied()
+        self._bus.has_replied = True
 
     def ping(self, timeout: float | None = None) -> str | None:
         """Ping a server, as :meth:`Caller.ping` describes."""
@@ -200,7 +201,8 @@ class Bus:
         self._transport = self.new_transport()
         #: None for the in-process bus, whose broker is always available.
         self._hosts = BrokerHosts(self._url, conf) if self.rabbit else None
-        self._has_replied = False
+        #: True once a reply has shown that the reply queue exists.
+        self.has_replied = False
         self._lock = threading.Lock()
         self._servers: list[BusServer] = []
 
@@ -298,15 +300,6 @@ class Bus:
             return self._hosts.consumers(queue)
         driver = self._transport._driver  # noqa: SLF001 - the library has no public access to it
         return driver.takers(queue) if isinstance(driver, InprocDriver) else None
-
-    def reach(self) -> None:
-        """Call :meth:`probe`, unless an earlier reply has shown that the reply queue exists."""
-        if not self._has_replied:
-            self.probe()
-
-    def has_replied(self) -> None:
-        """Note that the reply queue exists."""
-        self._has_replied = True
 
     def forget(self, server: BusServer) -> None:
         """Remove a stopped server from the list of servers that :meth:`close` stops."""

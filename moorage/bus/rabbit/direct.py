@@ -110,12 +110,6 @@ class DirectClient(Caller):
             answer: str | None = self._asked(ping, seconds)
         return answer
 
-    def reach(self) -> None:
-        """Do nothing: connecting fails within seconds if the broker cannot be reached."""
-
-    def has_replied(self) -> None:
-        """Do nothing: the first call of each connection creates its reply queue."""
-
     @contextmanager
     def faults(self, message: Message[Any], seconds: float) -> Iterator[None]:
         """Translate a missing answer and a missing method into Moorage's errors."""
