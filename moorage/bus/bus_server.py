@@ -101,7 +101,7 @@ class BusServer:
         if servers == 0:
             return False
         with suppress(errors.NoReply):
-            self._ping(self._bus.namesake_seconds)
+            self._client(self._bus.namesake_seconds).ping()
             raise self._taken
         # If the broker does not report the number, there is probably no other server.
         return servers is not None
@@ -184,12 +184,8 @@ class BusServer:
         :raises NoReply: no server has answered.
         :raises BusUnavailable: the broker cannot be reached.
         """
-        if self._ping(_OWN_ANSWER_SECONDS) != self._housekeeping.identity:
+        if self._client().ping() != self._housekeeping.identity:
             raise self._taken
-
-    def _ping(self, seconds: float) -> str | None:
-        """Ping this topic and name, and return the identity of the server that has answered."""
-        return self._client(seconds).ping()
 
     def _client(self, seconds: float = _OWN_ANSWER_SECONDS) -> "Client":
         return self._bus.client(self._target.topic, self._target.server, seconds)
