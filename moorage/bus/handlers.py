@@ -134,7 +134,9 @@ class Endpoint:
         self._many = many
         self._service_name = service_name
         self._span_name = f"{message_type.topic} {message_type.method}"
-        self._may_begin_trace = _may_begin_trace(message_type)
+        # A trace may begin only with an order, and not with a report.
+        is_order = issubclass(message_type, Mutation) and message_type.topic in _ORDERED_OF
+        self._may_begin_trace = is_order and message_type.method not in _REPORTS
         self._seconds = metrics.RPC_SECONDS.labels(message_type.topic, message_type.method)
         metrics.RPC_LATE.labels(message_type.topic, message_type.method)
         failpoints.declare("serve", message_type.topic, message_type.method)
@@ -263,11 +265,14 @@ class Endpoint:
         return "first of request" if request_id_of(message) == context.current().request_id else "below request"
 
     def _failure_of(self, fault: Exception) -> Failure:
+        """Return an exception as an error that the library sends: a copy without the traceback and the causes."""
         if isinstance(fault, errors.MoorageError):
             LOG.debug("%s is answered with %s: %s", self.method, type(fault).__name__, fault)
-            return _failure(fault)
-        LOG.error("%s has failed", self.method, exc_info=fault)
-        return _failure(errors.InternalError(kind=type(fault).__name__))
+        else:
+            LOG.error("%s has failed", self.method, exc_info=fault)
+            fault = errors.InternalError(kind=type(fault).__name__)
+        plain = plain_error(fault)
+        return type(plain), plain, None
 
 
 def _handled(many: ManyHandler | None, items: Sequence[BatchItem[Any, Any]]) -> Sequence[Callable[[], Any] | None]:
@@ -301,22 +306,7 @@ def _forget_tracebacks(error: BaseException) -> None:
             pending += (one.__cause__, one.__context__)
 
 
-def _failure(error: errors.MoorageError) -> Failure:
-    """Return an error as the library sends it.
-
-    The error is a copy without the traceback and the causes, which the library would otherwise send to the caller.
-    """
-    plain = plain_error(error)
-    return type(plain), plain, None
-
-
 # --- Ids ------------------------------------------------------------------------------------------------------------
-
-
-def _may_begin_trace(message_type: type[Message[Any]]) -> bool:
-    """Return whether a trace may begin with such a message: only with an order, and not with a report."""
-    is_order = issubclass(message_type, Mutation) and message_type.topic in _ORDERED_OF
-    return is_order and message_type.method not in _REPORTS
 
 
 def _short_text(value: object) -> str | None:
