@@ -65,13 +65,9 @@ class InprocMessage(base.RpcIncomingMessage):  # type: ignore[misc]
             self._box.put(message_json.dumps({"result": reply, "failure": text}))
 
     def acknowledge(self) -> None:
-        """Do nothing: as on RabbitMQ, a request counts as taken before it is carried out."""
+        """Do nothing: as on RabbitMQ, a taken request is not delivered again; and its server is always reachable."""
 
-    def requeue(self) -> None:
-        """Do nothing: a taken request is not delivered again."""
-
-    def heartbeat(self) -> None:
-        """Do nothing: a server in the caller's own process is always reachable."""
+    requeue = heartbeat = acknowledge
 
 
 @dataclass(frozen=True)
@@ -227,14 +223,8 @@ def observed(conf: cfg.ConfigOpts, url: str, observer: Observer) -> Iterator[Non
 class InprocDriver(base.BaseDriver):  # type: ignore[misc]
     """The oslo.messaging driver of ``inproc://`` URLs."""
 
-    def __init__(
-        self,
-        conf: Any,
-        url: oslo_messaging.TransportURL,
-        default_exchange: str | None = None,
-        allowed_remote_exmods: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(conf, url, default_exchange, allowed_remote_exmods)
+    def __init__(self, conf: cfg.ConfigOpts, url: oslo_messaging.TransportURL, **settings: Any) -> None:
+        super().__init__(conf, url, **settings)
         self._broker = _broker(url)
 
     def takers(self, queue: str) -> int:
@@ -307,9 +297,7 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         """Refuse: Moorage sends no notifications."""
         raise NotImplementedError("inproc carries calls and casts alone")
 
-    def listen_for_notifications(self, *_args: object, **_kwargs: object) -> None:
-        """Refuse: Moorage sends no notifications."""
-        raise NotImplementedError("inproc carries calls and casts alone")
+    listen_for_notifications = send_notification
 
     def cleanup(self) -> None:
         """Do nothing: the broker ends with its last connection."""
