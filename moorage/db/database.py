@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -170,7 +170,8 @@ class Database:
         return self._repeated(lambda: self._transaction(work, writing=True))
 
     def _transaction(self, work: Callable[[Connection], T], *, writing: bool) -> T:
-        with self._sqlite_writer(writing), self.engine.connect() as connection, self._in_use.track_inprogress():
+        turn = self._writer.held() if self._writer is not None and writing else nullcontext()
+        with turn, self.engine.connect() as connection, self._in_use.track_inprogress():
             context.check_deadline("before its transaction was begun")  # the wait for a connection may have been long
             connection.info[engine.WRITING] = writing
             with connection.begin():
@@ -182,14 +183,6 @@ class Database:
             if writing:
                 failpoints.reached("committed")
             return result
-
-    @contextmanager
-    def _sqlite_writer(self, writing: bool) -> Iterator[None]:
-        if self._writer is None or not writing:
-            yield
-            return
-        with self._writer.held():
-            yield
 
     def _repeated(self, transaction: Callable[[], T]) -> T:
         """Run a transaction; retry it after collisions, and after at most two lost connections."""
