@@ -18,7 +18,7 @@ from moorage.db.columns import digest_type, document_type, name_type, now, reque
 from moorage.db.database import Database
 from moorage.db.faults import is_lock_wait
 from moorage.db.new_rows import NewRows
-from moorage.db.script import Script
+from moorage.db.script import Script, scripted
 from moorage.messages.wire import Mutation
 from moorage.service.pruning import delete_expired
 from moorage.service.refusals import NOT_A_REFUSAL, RefusedBefore, RefusedSendings
@@ -119,7 +119,8 @@ class StoredRequests:
             self.insert_row(connection, message, answer)
             result = work(connection)
             if answer is None:
-                self._store(connection, message, result)
+                values = {"request": message.request_id, "answer": msgspec.json.encode(result)}
+                connection.execute(self._answering, values)
             return result
 
         return self.once_by(message, lambda: self._database.write(transaction))
@@ -209,10 +210,9 @@ class StoredRequests:
         """
 
         def transaction(connection: Connection) -> None:
-            script = Script(connection)
-            self._add_rows(script, answers)
-            work(script)
-            script.run()
+            with scripted(connection) as script:
+                self._add_rows(script, answers)
+                work(script)
 
         self._database.write(transaction)
 
@@ -222,9 +222,8 @@ class StoredRequests:
         :raises DuplicateRequest: one of the requests already has an answer.
         :raises RequestInProgress: one of the requests is still running elsewhere.
         """
-        script = Script(connection)
-        self._add_rows(script, answers)
-        script.run()
+        with scripted(connection) as script:
+            self._add_rows(script, answers)
 
     def _add_rows(self, script: Script, answers: Sequence[tuple[Mutation[R], R]]) -> None:
         # Always insert in the same order, to avoid deadlocks: each insertion waits for the end of a duplicate.
@@ -339,10 +338,6 @@ class StoredRequests:
             connection.execute(self._insertion.values(**more) if more else self._insertion, row)
         except exc.IntegrityError as fault:
             raise DuplicateRequest from fault
-
-    def _store(self, connection: Connection, message: Mutation[R], result: R) -> None:
-        values = {"request": message.request_id, "answer": msgspec.json.encode(result)}
-        connection.execute(self._answering, values)
 
 
 @contextlib.contextmanager
