@@ -166,19 +166,13 @@ def _reaction_of(armed: Sequence[_Armed]) -> Action:
     return react
 
 
-def _kill(name: str) -> None:
-    LOG.warning("Failpoint %s kills", name)
-    _signal(signal.SIGKILL)
+def _sending(number: signal.Signals, verb: str) -> Action:
+    def send(name: str) -> None:
+        LOG.warning("Failpoint %s %s", name, verb)
+        # Send the signal to this thread: otherwise the thread would continue until the signal reaches the process.
+        signal.pthread_kill(threading.get_ident(), number)
 
-
-def _stop(name: str) -> None:
-    LOG.warning("Failpoint %s stops", name)
-    _signal(signal.SIGSTOP)
-
-
-def _signal(number: signal.Signals) -> None:
-    # Send the signal to this thread: otherwise the thread would continue until the signal reaches the process.
-    signal.pthread_kill(threading.get_ident(), number)
+    return send
 
 
 def _drop(name: str) -> None:
@@ -198,4 +192,9 @@ def _waiting(seconds: float) -> Action:
     return wait
 
 
-_ACTIONS: dict[str, Action] = {"kill": _kill, "stop": _stop, "drop": _drop, "log": _log}
+_ACTIONS: dict[str, Action] = {
+    "kill": _sending(signal.SIGKILL, "kills"),
+    "stop": _sending(signal.SIGSTOP, "stops"),
+    "drop": _drop,
+    "log": _log,
+}
