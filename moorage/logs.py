@@ -1,8 +1,10 @@
 """The log set-up over oslo.log: each line names its service, request and attempt."""
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,35 +104,9 @@ def set_library_defaults() -> None:
     cfg.set_defaults([*_options.generic_log_opts, *_options.log_opts], **_DEFAULTS)
 
 
-class _HeldRecords(logging.Handler):
-    """Keeps the records of oslo.config, which logs deprecated options while it reads the options of the log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record."""
-        self._records.append(record)
-
-    def hold(self) -> None:
-        """Begin to keep records."""
-        _OF_OPTIONS.addHandler(self)
-        _OF_OPTIONS.propagate = False
-
-    def let_go(self) -> None:
-        """Keep no more records, and give those that were kept to the present handlers."""
-        _OF_OPTIONS.removeHandler(self)
-        _OF_OPTIONS.propagate = True
-        records, self._records = self._records, []
-        for record in records:
-            logger = logging.getLogger(record.name)
-            if logger.isEnabledFor(record.levelno):
-                logger.handle(record)
-
-
 _OF_OPTIONS = logging.getLogger("oslo_config")
-_HELD = _HeldRecords()
+#: Keeps the records of oslo.config, which logs deprecated options while it reads the options of the log.
+_HELD = BufferingHandler(sys.maxsize)
 
 
 @contextmanager
@@ -139,11 +115,24 @@ def held_back() -> Iterator[None]:
 
     For a service that reads its options: what is deprecated among them belongs to the log that they define.
     """
-    _HELD.hold()
+    _OF_OPTIONS.addHandler(_HELD)
+    _OF_OPTIONS.propagate = False
     try:
         yield
     finally:
-        _HELD.let_go()
+        _let_go()
+
+
+def _let_go() -> None:
+    """Hold back nothing more, and give the records that were held back to the present handlers."""
+    _OF_OPTIONS.removeHandler(_HELD)
+    _OF_OPTIONS.propagate = True
+    records = list(_HELD.buffer)
+    _HELD.flush()
+    for record in records:
+        logger = logging.getLogger(record.name)
+        if logger.isEnabledFor(record.levelno):
+            logger.handle(record)
 
 
 def setup(conf: cfg.ConfigOpts, service: str) -> None:
@@ -164,7 +153,7 @@ def setup(conf: cfg.ConfigOpts, service: str) -> None:
         files = ", ".join(conf.config_file or ()) or "the environment"
         reason = f"the log cannot be set up by the options of [DEFAULT] in {files}: {fault}"
         raise errors.ConfigurationError(reason=reason) from fault
-    _HELD.let_go()
+    _let_go()
 
 
 def _set_up(conf: cfg.ConfigOpts, service: str) -> None:
