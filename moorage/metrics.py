@@ -10,9 +10,6 @@ and a metric without labels would need these files when it is declared.
 """
 
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -183,17 +180,7 @@ OPERATION_AGE = SampledGauge(
 SAMPLED: Final = tuple(each for each in list(globals().values()) if isinstance(each, SampledGauge))
 
 
-# --- Counting -------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def timed(histogram: Histogram) -> Iterator[None]:
-    """Observe the duration of the context in seconds, whether it fails or not."""
-    began = time.perf_counter()
-    try:
-        yield
-    finally:
-        histogram.observe(time.perf_counter() - began)
+# --- Several processes ----------------------------------------------------------------------------------------------
 
 
 def share_between_processes(folder: str) -> None:

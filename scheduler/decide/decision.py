@@ -44,7 +44,7 @@ class TimedStage:
             if batch is None
             else tracing.shared_span(self._name, [each.context for each in batch])
         )
-        with metrics.timed(self._seconds), span:
+        with self._seconds.time(), span:
             yield
 
 

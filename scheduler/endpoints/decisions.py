@@ -49,7 +49,7 @@ class DecisionEndpoint:
         return [None if decide is None else partial(self._run_timed, decide) for decide in alone]
 
     def _run_timed(self, decide: DecideAlone) -> Selections:
-        with self.in_flight.counted(), metrics.timed(metrics.DECISION_SECONDS):
+        with self.in_flight.counted(), metrics.DECISION_SECONDS.time():
             return self._run_and_count(decide)
 
     def _run_and_count(self, decide: DecideAlone) -> Selections:
