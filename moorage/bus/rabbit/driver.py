@@ -139,8 +139,6 @@ class RabbitBatch(NamedTuple):
 class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
     """A listener that records for each message the earliest time at which this process may have received it."""
 
-    message_cls = RabbitMessage
-
     def __init__(self, driver: "RabbitDriver", connection: rpc_common.ConnectionContext) -> None:
         super().__init__(driver, connection)
         self._obsolete_reply_queues = ReplyQueues(driver.missing_destination_retry_timeout)
