@@ -65,15 +65,12 @@ class AnswerSender:
 
     def _send_batch(self, reply_queue: str, batch: Sequence[BatchItem[Body, None]]) -> None:
         for portion in in_parts(batch, lambda item: size_of(item.value), MAX_BYTES):
-            self._send_portion(reply_queue, portion)
-
-    def _send_portion(self, reply_queue: str, portion: Sequence[BatchItem[Body, None]]) -> None:
-        answers = [item.value for item in portion]
-        with self._connect(None) as connection:
-            body = enveloped(answers[0]) if len(answers) == 1 else {_ANSWERS: answers}
-            connection.direct_send(reply_queue, body)
-        for item in portion:
-            item.succeed(None)
+            answers = [item.value for item in portion]
+            with self._connect(None) as connection:
+                body = enveloped(answers[0]) if len(answers) == 1 else {_ANSWERS: answers}
+                connection.direct_send(reply_queue, body)
+            for item in portion:
+                item.succeed(None)
 
 
 class ReplyWaiter(amqpdriver.ReplyWaiter):  # type: ignore[misc]
