@@ -113,10 +113,7 @@ class BusServer:
             its queue again yet.
         :raises Overloaded: all threads have been busy for a long time.
         """
-        consumers = self._bus.servers_of(self._target.topic, self._target.server)
-        if consumers is None:  # the broker does not report the number
-            self._bus.probe()
-        if consumers == 0:
+        if self._bus.servers_of(self._target.topic, self._target.server) == 0:
             queue = f"{self._target.topic}.{self._target.server}"
             raise errors.BusUnavailable(reason=f"{self._bus.url}: queue {queue} is not consumed from here")
         self._bus.check_alarms()
