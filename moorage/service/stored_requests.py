@@ -98,11 +98,10 @@ class StoredRequests:
         self._insertion = table.insert().values(created_at=now())
         self._rows = NewRows(table, created_at=0.0)
         self._refusals = RefusedSendings(table)
-        self._query = select(table.c.digest, table.c.result).where(table.c.request_id == bindparam("request"))
-        self._deletion = table.delete().where(table.c.request_id == bindparam("request"))
-        self._answering = (
-            table.update().where(table.c.request_id == bindparam("request")).values(result=bindparam("answer"))
-        )
+        is_request = table.c.request_id == bindparam("request")
+        self._query = select(table.c.digest, table.c.result).where(is_request)
+        self._deletion = table.delete().where(is_request)
+        self._answering = table.update().where(is_request).values(result=bindparam("answer"))
 
     def once(self, message: Mutation[R], work: Callable[[Connection], R], answer: R | None = None) -> StoredAnswer[R]:
         """Run ``work`` and store its result, or return the stored result of the same request.
