@@ -16,9 +16,9 @@ from conductor.engine.step_runs import StepRun, StepRuns
 from conductor.engine.steps import Operation, Steps
 from conductor.engine.waiting_steps import KeptPlace, Postponed, Queued, StepQueue, Wake
 from moorage import context, errors, failpoints
-from moorage.occupancy import ThreadOccupancy
 from moorage.service import liveness
 from moorage.service.process import Periodic
+from moorage.thread_pool import ThreadOccupancy
 
 LOG = logging.getLogger(__name__)
 

@@ -20,8 +20,7 @@ from oslo_messaging.rpc.server import RPCServer
 
 from moorage import errors, metrics
 from moorage.bus.handlers import Answer, Endpoint, ReceivedCall, stamp
-from moorage.occupancy import ThreadOccupancy
-from moorage.thread_pool import ThreadPool
+from moorage.thread_pool import ThreadOccupancy, ThreadPool
 
 #: Seconds after which a message is taken even if no thread is free. The thread that takes messages also sends the
 #: heartbeats of the connection; the broker closes it after about ten seconds without a heartbeat.
