@@ -29,8 +29,7 @@ from moorage.bus.bus import Bus, BusServer
 from moorage.config.conductor import LONGEST_BACKOFF
 from moorage.config.options import main_database
 from moorage.db.database import Database
-from moorage.db.schema_probe import SchemaProbe
-from moorage.db.schemas import Schema
+from moorage.db.schemas import Schema, SchemaProbe
 from moorage.messages import REPORTS_TOPIC, LocateCell, reports_topic
 from moorage.model import Cell
 from moorage.service.heartbeat import Heartbeat

@@ -8,7 +8,7 @@ from oslo_config import cfg
 from dashboard.application import application
 from dashboard.sources import Sources
 from moorage.addresses import address
-from moorage.db.schema_probe import SchemaProbe
+from moorage.db.schemas import SchemaProbe
 from moorage.service.listener import HttpListener
 from moorage.service.process import STOP_SECONDS, ComposedService
 from placement_store.schema import MAIN

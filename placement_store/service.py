@@ -8,7 +8,7 @@ from oslo_config import cfg
 from moorage.batches import BatchItem
 from moorage.bus.bus import Bus, serves_many
 from moorage.db.database import Database
-from moorage.db.schema_probe import SchemaProbe
+from moorage.db.schemas import SchemaProbe
 from moorage.messages import AcceptClaim, Done
 from moorage.service.heartbeat import Heartbeat
 from moorage.service.process import ComposedService, Periodic

@@ -7,7 +7,7 @@ from oslo_config import cfg
 
 from moorage import metrics
 from moorage.bus.bus import BusServer
-from moorage.db.schema_probe import SchemaProbe
+from moorage.db.schemas import SchemaProbe
 from moorage.metrics import GaugeSample
 from moorage.service.readiness import Check, NotReady, Sampler
 from placement_store.schema import MAIN

@@ -14,7 +14,7 @@ from oslo_config import cfg
 from moorage import errors, logs, tracing
 from moorage.config import options
 from moorage.db.database import BoundedLock, Database
-from moorage.db.schema_probe import SchemaProbe
+from moorage.db.schemas import SchemaProbe
 from moorage.service import probes
 from moorage.service.readiness import Check, Readiness, Sampler
 from placement_store.db import names
