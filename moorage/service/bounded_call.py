@@ -4,7 +4,10 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from concurrent import futures
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -16,42 +19,30 @@ class Waiting:
         """Return the seconds of a clock that is never set."""
         return time.monotonic()
 
-    def wait(self, ended: threading.Event, seconds: float) -> bool:
+    def wait(self, call: "Future[Any]", seconds: float) -> bool:
         """Wait for the end of a call for a time at most; return whether it has ended."""
-        return ended.wait(seconds)
+        return call in futures.wait([call], seconds).done
 
 
 _WAITING = Waiting()
 
 
-class _Call(Generic[T]):
+class _Call(Future[T]):
     """One call, in a separate thread."""
 
     def __init__(self, name: str, work: Callable[[], T], now: Callable[[], float]) -> None:
-        self._work = work
-        self._now = now
-        self.began = now()
-        self.ended = threading.Event()
-        self.ended_at = 0.0
-        self._result: list[T] = []
-        self._fault: Exception | None = None
+        super().__init__()
+        self.began, self.ended_at = now(), 0.0
         inside = contextvars.Context()
-        threading.Thread(target=inside.run, args=(self._run,), name=name, daemon=True).start()
+        threading.Thread(target=inside.run, args=(self._run, work, now), name=name, daemon=True).start()
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[], T], now: Callable[[], float]) -> None:
         try:
-            self._result.append(self._work())
+            end = partial(self.set_result, work())
         except Exception as fault:  # noqa: BLE001 - it is raised in the threads that want the result
-            self._fault = fault
-        finally:
-            self.ended_at = self._now()
-            self.ended.set()
-
-    def outcome(self) -> T:
-        """Return the result, or raise the exception, of a call that has ended."""
-        if self._fault is not None:
-            raise self._fault
-        return self._result[0]
+            end = partial(self.set_exception, fault)
+        self.ended_at = now()
+        end()
 
 
 class BoundedCall(Generic[T]):
@@ -91,13 +82,13 @@ class BoundedCall(Generic[T]):
         """
         call = self._present()
         now = self._waiting.now
-        if not self._waiting.wait(call.ended, max(0.0, call.began + self._patience - now())):
+        if not self._waiting.wait(call, max(0.0, call.began + self._patience - now())):
             raise TimeoutError(f"no answer within {now() - call.began:.1f} s")
-        return call.outcome()
+        return call.result()
 
     def _present(self) -> _Call[T]:
         with self._lock:
             call, now = self._call, self._waiting.now
-            if call is None or (call.ended.is_set() and now() - call.ended_at >= self._kept):
+            if call is None or (call.done() and now() - call.ended_at >= self._kept):
                 call = self._call = _Call(self._name, self._work, now)
             return call

@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 from support.processes.stopwatch import Stopwatch
@@ -82,10 +84,10 @@ class _PlayedTime(Waiting):
     def now(self) -> float:
         return self.seconds
 
-    def wait(self, ended: threading.Event, seconds: float) -> bool:
-        if not ended.is_set():
+    def wait(self, call: "Future[Any]", seconds: float) -> bool:
+        if not call.done():
             self.seconds += seconds
-        return ended.is_set()
+        return call.done()
 
 
 def test_silent_checks_cost_their_patience_once_and_one_thread_each() -> None:
@@ -123,8 +125,8 @@ def test_a_check_runs_again_only_after_its_answer_has_expired() -> None:
     asked: list[int] = []
 
     class Time(_PlayedTime):
-        def wait(self, ended: threading.Event, seconds: float) -> bool:
-            return ended.wait(60)
+        def wait(self, call: "Future[Any]", seconds: float) -> bool:
+            return Waiting.wait(self, call, 60)
 
     time = Time()
     readiness = Readiness(kept=0.2, waiting=time)
