@@ -38,9 +38,8 @@ class Heartbeat:
             version=metadata.version("moorage"),
             cell_uuid=cell_uuid,
         )
-        self._is_heard = False
         #: The time since which no report has been answered; None while reports are answered.
-        self._silent_since: float | None = None
+        self._silent_since: float | None = time.monotonic()
         self._interval: float = conf.service.report_interval
         self._reports = Periodic(f"presence of {kind} {name}", self._report, conf.service.report_interval)
 
@@ -63,19 +62,17 @@ class Heartbeat:
         """Send a last report, by which an orderly stop can be distinguished from a crash."""
         self._reports.stop()
         # If the last report got no answer, the stop does not wait for another one.
-        if self._is_heard:
+        if self._silent_since is None:
             self._report(stopped=True)
 
     def _report(self, *, stopped: bool = False) -> None:
         with context.bound(service=self._log_name):
             try:
                 self._placement.call(ReportService(request_id=ids.fresh(), service=self._service, stopped=stopped))
-                self._is_heard = True
                 self._silent_since = None
             except errors.MoorageError as fault:
                 # Services that need the placement role log it themselves if it does not answer. A placement role of a
                 # former release refuses a last report.
                 LOG.debug("The heartbeat of this service was not accepted: %s", fault)
-                self._is_heard = False
                 if self._silent_since is None:
                     self._silent_since = time.monotonic()
