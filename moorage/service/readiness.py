@@ -77,10 +77,7 @@ class Readiness:
 
     def samples(self) -> list[GaugeSample]:
         """Return the current samples of the process, including its readiness."""
-        is_running = self.phase is Phase.RUNNING
-        found = [metrics.READY.sample(float(is_running), "started")]
-        if not is_running:
-            return found
+        found = [metrics.READY.sample(float(self.phase is Phase.RUNNING), "started")]
         calls = _begun(self._samplers)
         for name, check in _begun(self._checks).items():
             found.append(metrics.READY.sample(float(not _reason(check)), name))
