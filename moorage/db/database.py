@@ -276,10 +276,7 @@ class Database:
             return errors.Overloaded(reason=f"another writer has kept the database {path} for {seconds:g} s")
 
         with _WRITER_LOCKS_GUARD:
-            lock = _WRITER_LOCKS.get(path)
-            if lock is None:
-                lock = _WRITER_LOCKS[path] = BoundedLock(no_turn)
-            return lock
+            return _WRITER_LOCKS.setdefault(path, BoundedLock(no_turn))
 
 
 def _parsed(url: str, schema: str) -> URL:
