@@ -32,11 +32,13 @@ def parse(text: str) -> URL:
     :raises ArgumentError: the URL cannot be parsed.
     :raises ValueError: a host or a port in a list cannot be parsed.
     """
-    several = _SEVERAL.fullmatch(text)
-    if several is None:
-        return _checked(make_url(text))
-    url = make_url(several["head"] + several["tail"])
-    return _checked(url.update_query_dict({_PARAMETER: several["hosts"].split(",")}))
+    if several := _SEVERAL.fullmatch(text):
+        url = make_url(several["head"] + several["tail"])
+        url = url.update_query_dict({_PARAMETER: several["hosts"].split(",")})
+    else:
+        url = make_url(text)
+    hosts_of(url)  # to check each of them
+    return url
 
 
 def hosts_of(url: URL) -> tuple[DatabaseHost, ...]:
@@ -53,11 +55,6 @@ def hosts_of(url: URL) -> tuple[DatabaseHost, ...]:
 def without_hosts(url: URL) -> URL:
     """Return a URL without its list of hosts, for the driver."""
     return url.difference_update_query([_PARAMETER])
-
-
-def _checked(url: URL) -> URL:
-    hosts_of(url)
-    return url
 
 
 def _host(text: str) -> DatabaseHost:
