@@ -6,6 +6,11 @@ from oslo_config import cfg, types
 
 _UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\\Z"
 
+
+def _hosts(name: str, of_which: str) -> cfg.ListOpt:
+    return cfg.ListOpt(name, default=[], help=f"Names of hosts {of_which}")
+
+
 #: Group `compute`.
 COMPUTE = [
     cfg.StrOpt(
@@ -135,39 +140,27 @@ FAKE_DRIVER = [
         default=[],
         help="Ids of images from which no guest starts on any host: the build ends in error after the first attempt.",
     ),
-    cfg.ListOpt("failing_hosts", default=[], help="Names of hosts on which every spawn fails."),
-    cfg.ListOpt(
-        "refusing_hosts", default=[], help="Names of hosts that refuse every build before they accept its claim."
-    ),
+    _hosts("failing_hosts", "on which every spawn fails."),
+    _hosts("refusing_hosts", "that refuse every build before they accept its claim."),
     cfg.FloatOpt("spawn_seconds", default=0.0, min=0.0, help="Seconds that a spawn takes."),
-    cfg.ListOpt(
-        "hanging_hosts", default=[], help="Names of hosts on which a spawn does not end until it is destroyed."
-    ),
-    cfg.ListOpt(
-        "late_hosts",
-        default=[],
-        help="Names of hosts on which a spawn takes late_seconds and cannot be interrupted, even if it is no longer "
-        "wanted.",
+    _hosts("hanging_hosts", "on which a spawn does not end until it is destroyed."),
+    _hosts(
+        "late_hosts", "on which a spawn takes late_seconds and cannot be interrupted, even if it is no longer wanted."
     ),
     cfg.FloatOpt("late_seconds", default=30.0, min=0.0, help="Seconds that a spawn takes on late_hosts."),
-    cfg.ListOpt(
+    _hosts(
         "dying_hosts",
-        default=[],
-        help="Names of hosts that die in the middle of every spawn and return after dead_seconds with the guests that "
-        "they had.",
+        "that die in the middle of every spawn and return after dead_seconds with the guests that they had.",
     ),
     cfg.FloatOpt("dead_seconds", default=30.0, min=0.0, help="Seconds that dying_hosts are dead."),
-    cfg.ListOpt(
+    _hosts(
         "refusing_moves_hosts",
-        default=[],
-        help="Names of hosts that refuse every guest that comes from another host or is resized on the same host, "
-        "before they accept its claim. There the pre-check of a live migration fails.",
+        "that refuse every guest that comes from another host or is resized on the same host, before they accept its "
+        "claim. There the pre-check of a live migration fails.",
     ),
-    cfg.ListOpt(
+    _hosts(
         "failing_moves_hosts",
-        default=[],
-        help="Names of hosts on which the spawn fails for every guest that comes from another host or is resized on "
-        "the same host.",
+        "on which the spawn fails for every guest that comes from another host or is resized on the same host.",
     ),
     cfg.FloatOpt(
         "live_migration_seconds",
@@ -175,11 +168,7 @@ FAKE_DRIVER = [
         min=0.0,
         help="Seconds that the spawn of a live-migrated guest takes, in place of spawn_seconds.",
     ),
-    cfg.ListOpt(
-        "stuck_hosts",
-        default=[],
-        help="Names of hosts that can neither stop, start nor rebuild an existing guest.",
-    ),
+    _hosts("stuck_hosts", "that can neither stop, start nor rebuild an existing guest."),
     cfg.IntOpt(
         "stranger_guests",
         default=0,
