@@ -5,13 +5,11 @@ as JSON and decoded, as on RabbitMQ. Nothing polls: the publishing thread hands 
 the caller sleeps until its reply is in its reply box.
 """
 
-import copy
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -25,7 +23,6 @@ from oslo_messaging._drivers import base
 from oslo_messaging._drivers import common as rpc_common
 
 from moorage.bus import message_json
-from moorage.bus.calling import SECONDS_LEFT
 
 # The most messages that are kept for a stopped server; then the oldest is dropped. RabbitMQ has no such bound, but here
 # the messages use this process's memory. Arbitrary: far more than arrive while a service restarts.
@@ -36,7 +33,7 @@ Box = queue.SimpleQueue[str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Envelope:
+class Envelope:
     """A message in transit, which is already a copy of the sender's message."""
 
     ctxt: dict[str, Any]
@@ -52,7 +49,7 @@ class _Envelope:
 class InprocMessage(base.RpcIncomingMessage):  # type: ignore[misc]
     """An incoming message of the in-process bus."""
 
-    def __init__(self, envelope: _Envelope) -> None:
+    def __init__(self, envelope: Envelope) -> None:
         super().__init__(envelope.ctxt, envelope.message)
         self._box = envelope.box
         #: The caller's deadline; within one process it is known exactly.
@@ -70,45 +67,14 @@ class InprocMessage(base.RpcIncomingMessage):  # type: ignore[misc]
     requeue = heartbeat = acknowledge
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """A message for a queue; tests and drills deliver it a second time, or later."""
-
-    topic: str
-    method: str
-    arguments: dict[str, Any]
-    _broker: "Broker"
-    _key: Key
-    _envelope: _Envelope
-
-    def deliver(self, timeout: float, seconds_left: float | None = None) -> dict[str, Any]:
-        """Put a copy into the queue, and return its answer.
-
-        :param seconds_left: the remaining seconds of its caller. Without them, only the guards of the message protect
-            against a late arrival.
-        :raises queue.Empty: no answer in time.
-        """
-        box: Box = queue.SimpleQueue()
-        ctxt = {name: value for name, value in self._envelope.ctxt.items() if name != SECONDS_LEFT}
-        if seconds_left is not None:
-            ctxt[SECONDS_LEFT] = seconds_left
-        self._broker.publish(self._key, _Envelope(ctxt, copy.deepcopy(self._envelope.message), box, None))
-        answer: dict[str, Any] = message_json.loads(box.get(timeout=timeout))
-        return answer
-
-
-#: Called with each call before its delivery; if it returns True, the call is lost, as in a broker that crashes.
-Observer = Callable[[Delivery], bool]
-
-
 @dataclass(slots=True)
 class _Queue:
     """A queue: its listeners, which get messages in turn, and the messages that no listener has taken yet."""
 
     takers: deque["InprocListener"] = field(default_factory=deque)
-    backlog: deque[_Envelope] = field(default_factory=lambda: deque(maxlen=_MAX_BACKLOG))
+    backlog: deque[Envelope] = field(default_factory=lambda: deque(maxlen=_MAX_BACKLOG))
 
-    def put(self, envelope: _Envelope) -> None:
+    def put(self, envelope: Envelope) -> None:
         """Give a message to the next listener, or keep it if there is none."""
         if not self.takers:
             while self.backlog and self.backlog[0].expired():
@@ -134,7 +100,6 @@ class Broker:
         # Held while a message is handed over, so that no listener gets a message after it has unsubscribed.
         self._lock = threading.RLock()
         self._queues: dict[Key, _Queue] = {}
-        self.observers: list[Observer] = []
 
     def declare(self, keys: Sequence[Key]) -> None:
         """Create these queues if they do not exist."""
@@ -148,7 +113,7 @@ class Broker:
             found = self._queues.get(key)
             return len(found.takers) if found else 0
 
-    def publish(self, key: Key, envelope: _Envelope) -> bool:
+    def publish(self, key: Key, envelope: Envelope) -> bool:
         """Put a message into a queue; return False if the queue does not exist, so that the message is lost."""
         with self._lock:
             found = self._queues.get(key)
@@ -184,7 +149,7 @@ class InprocListener(base.Listener):  # type: ignore[misc]
         super().start(on_incoming_callback)
         self._broker.subscribe(self._keys, self)
 
-    def take(self, envelope: _Envelope) -> None:
+    def take(self, envelope: Envelope) -> None:
         """Hand one message to the executor."""
         self.on_incoming_callback([InprocMessage(envelope)])
 
@@ -202,22 +167,11 @@ _brokers: WeakValueDictionary[str, Broker] = WeakValueDictionary()
 _brokers_lock = threading.Lock()
 
 
-def _broker(url: oslo_messaging.TransportURL) -> Broker:
+def broker_of(url: oslo_messaging.TransportURL) -> Broker:
     """Return the broker of a URL; create it if it has no connection yet."""
     name = ",".join(str(host.hostname) for host in url.hosts) + "/" + (url.virtual_host or "")
     with _brokers_lock:
         return _brokers.setdefault(name, Broker())
-
-
-@contextmanager
-def observed(conf: cfg.ConfigOpts, url: str, observer: Observer) -> Iterator[None]:
-    """Pass each call over this in-process bus to ``observer``, until exit."""
-    home = _broker(oslo_messaging.TransportURL.parse(conf, url))
-    home.observers.append(observer)
-    try:
-        yield
-    finally:
-        home.observers.remove(observer)
 
 
 class InprocDriver(base.BaseDriver):  # type: ignore[misc]
@@ -225,7 +179,7 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
 
     def __init__(self, conf: cfg.ConfigOpts, url: oslo_messaging.TransportURL, **settings: Any) -> None:
         super().__init__(conf, url, **settings)
-        self._broker = _broker(url)
+        self._broker = broker_of(url)
 
     def takers(self, queue: str) -> int:
         """Return the number of listeners of a queue."""
@@ -247,24 +201,13 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         expires = None if timeout is None else time.monotonic() + timeout
         sent = message_json.loads(message_json.dumps({"ctxt": ctxt, "message": message}))
         key = self._keys(target)[-1]
-        envelope = _Envelope(sent["ctxt"], sent["message"], box, expires)
-        if box is not None and self._is_lost(key, envelope):
-            raise oslo_messaging.MessagingTimeout(f"No reply on topic {target.topic}")
+        envelope = Envelope(sent["ctxt"], sent["message"], box, expires)
         if box is not None:
             self._broker.declare([key])  # on RabbitMQ, a call is sent again until its queue exists
         arrived = self._broker.publish(key, envelope)
         if not arrived and transport_options is not None and transport_options.at_least_once:
             raise oslo_messaging.MessageUndeliverable("no such queue", *key, message)
         return None if box is None else self._wait(box, target, timeout)
-
-    def _is_lost(self, key: Key, envelope: _Envelope) -> bool:
-        """Pass a call to the observers; return whether one of them drops it."""
-        message = envelope.message
-        if message.get("namespace") is not None:
-            return False
-        delivery = Delivery(key[1], message["method"], message["args"], self._broker, key, envelope)
-        lost = [observer(delivery) for observer in list(self._broker.observers)]
-        return any(lost)
 
     def _wait(self, box: Box, target: oslo_messaging.Target, timeout: float | None) -> Any:
         """Wait for the reply in its box and decode it."""

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.bus.deliveries import observed
 from support.bus.disordered_bus import Disorder
 from support.operations.cloud import TroublesomeCloud
 from support.operations.random_aftermath import Aftermath, drifts
 from support.operations.random_operations import DEEDS, HOSTS, PLAN, SERVERS, Deed, RandomClients
 
-from moorage.bus import inproc
 from moorage.messages.wire import Mutation
 
 LONG = os.environ.get("DRILLS") == "long"
@@ -45,7 +45,7 @@ def disorder() -> Disorder:
 
 @pytest.fixture(scope="module")
 def clients(disorder: Disorder) -> Iterator[ImpatientClients]:
-    with TroublesomeCloud(PLAN) as cloud, inproc.observed(cloud.conf, cloud.transport_url, disorder):
+    with TroublesomeCloud(PLAN) as cloud, observed(cloud.conf, cloud.transport_url, disorder):
         clients = ImpatientClients(cloud)
         clients.furnish()
         yield clients

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.bus.deliveries import Delivery, observed
 from support.bus.late_messages import MESSAGES, PatientCloud, Recorder, Replays, once_each, settle, taken_too_late
 from support.bus.late_stories import Story
 from support.operations.cloud import Troubles, plan
@@ -12,7 +13,6 @@ from support.operations.port_room import NICS
 from support.operations.random_aftermath import Aftermath
 from support.operations.room import Room, rooms_of
 
-from moorage.bus import inproc
 from moorage.messages import AuditStore
 from moorage.messages.wire import Message, Mutation
 
@@ -29,7 +29,7 @@ def cloud(recorder: Recorder) -> Iterator[PatientCloud]:
     usual = plan("combine", hosts=3, **NICS)
     with (
         PatientCloud(replace(usual, settings={**usual.settings, "service": {"report_interval": 0.5}})) as cloud,
-        inproc.observed(cloud.conf, cloud.transport_url, recorder),
+        observed(cloud.conf, cloud.transport_url, recorder),
     ):
         yield cloud
 
@@ -54,7 +54,7 @@ def test_a_message_that_is_delivered_again_after_any_other_changes_nothing(
     room: Room, cloud: PatientCloud, recorder: Recorder, aftermath: Aftermath
 ) -> None:
     story, replays, wrong = Story(room, cloud), Replays(cloud), list[str]()
-    known: list[inproc.Delivery] = []
+    known: list[Delivery] = []
     for name, step in story.steps().items():
         step()
         settle(cloud)

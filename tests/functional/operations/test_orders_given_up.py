@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.bus.deliveries import Delivery
 from support.bus.late_messages import PatientCloud, Recorder, settle, snapshot
 from support.bus.late_stories import Story
 from support.bus.patient_story import patient_cloud, recorder_of_calls, story_of_a_server  # noqa: F401 - fixtures
@@ -15,7 +16,6 @@ from support.operations.port_room import PORT, bandwidth
 from support.operations.room import LARGE, Room
 
 from moorage import errors, ids
-from moorage.bus import inproc
 from moorage.messages import (
     AbortMigration,
     AttachResource,
@@ -40,10 +40,10 @@ from moorage.model import Image
 
 
 @pytest.fixture
-def give_up(cloud: PatientCloud, recorder: Recorder) -> Callable[[Mutation[Any]], inproc.Delivery]:
+def give_up(cloud: PatientCloud, recorder: Recorder) -> Callable[[Mutation[Any]], Delivery]:
     """Return a function that sends an order which does not arrive before its sender gives up; it returns the order."""
 
-    def given_up(message: Mutation[Any]) -> inproc.Delivery:
+    def given_up(message: Mutation[Any]) -> Delivery:
         with (
             recorder.losing(lambda delivery: delivery.arguments.get("request_id") == message.request_id) as held,
             pytest.raises(errors.NoReply),
@@ -55,10 +55,10 @@ def give_up(cloud: PatientCloud, recorder: Recorder) -> Callable[[Mutation[Any]]
     return given_up
 
 
-GiveUp = Callable[[Mutation[Any]], inproc.Delivery]
+GiveUp = Callable[[Mutation[Any]], Delivery]
 
 
-def refusal(delivery: inproc.Delivery, room: Room, seconds_left: float | None = None) -> str:
+def refusal(delivery: Delivery, room: Room, seconds_left: float | None = None) -> str:
     """Deliver an order late; return the error that refuses it, and fail if it changes anything."""
     settle(room.cloud)
     before = snapshot(room.cloud)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.bus.deliveries import Delivery
 from support.bus.late_messages import Recorder, settle, snapshot
 from support.bus.late_stories import Story
 from support.bus.patient_story import patient_cloud, recorder_of_calls, story_of_a_server  # noqa: F401 - fixtures
@@ -12,7 +13,6 @@ from support.operations.port_room import PORT, bandwidth
 from support.operations.room import LARGE
 
 from moorage import errors, ids
-from moorage.bus import inproc
 from moorage.messages import (
     AbortMigration,
     AddAggregateHost,
@@ -35,10 +35,10 @@ from moorage.model import Image
 
 
 @pytest.fixture
-def refuse(story: Story, recorder: Recorder) -> Callable[[Mutation[Any]], inproc.Delivery]:
+def refuse(story: Story, recorder: Recorder) -> Callable[[Mutation[Any]], Delivery]:
     """Return a function that sends an order which is refused in the current state; it returns the message."""
 
-    def refused(message: Mutation[Any]) -> inproc.Delivery:
+    def refused(message: Mutation[Any]) -> Delivery:
         recorder.take()
         with pytest.raises((errors.InvalidState, errors.NotFound)):
             story.room.cloud.client(message.topic).call(message)
@@ -48,20 +48,20 @@ def refuse(story: Story, recorder: Recorder) -> Callable[[Mutation[Any]], inproc
     return refused
 
 
-Refuse = Callable[[Mutation[Any]], inproc.Delivery]
+Refuse = Callable[[Mutation[Any]], Delivery]
 
 
 def order(story: Story, kind: Callable[..., Mutation[Any]], **fields: Any) -> Mutation[Any]:
     return kind(request_id=ids.fresh(), instance_uuid=story.uuid, **fields)
 
 
-def is_not_accepted(delivery: inproc.Delivery) -> None:
+def is_not_accepted(delivery: Delivery) -> None:
     failure = delivery.deliver(30.0, 20.0)["failure"]
     assert failure is not None, "it is accepted"
     assert re.search(r'"(InvalidState|StaleOrder|\w*NotFound)"', failure), failure
 
 
-def is_refused_again(story: Story, delivery: inproc.Delivery) -> None:
+def is_refused_again(story: Story, delivery: Delivery) -> None:
     """Deliver a copy in time, and fail if it is accepted or changes anything."""
     settle(story.room.cloud)
     before = snapshot(story.room.cloud)

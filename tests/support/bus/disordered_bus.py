@@ -8,7 +8,7 @@ from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from moorage.bus import inproc
+from support.bus.deliveries import Delivery
 
 #: The mishaps of calls, and their frequency in a thousand calls. Except for a doubled call, the sender gets no answer.
 _MISHAPS = {
@@ -29,7 +29,7 @@ _LATEST = 250
 
 @dataclass
 class Disorder:
-    """Decides on the mishap of each call; an observer for :func:`moorage.bus.inproc.observed`.
+    """Decides on the mishap of each call; an observer for :func:`support.bus.deliveries.observed`.
 
     The mishap of the n-th call of a method depends only on the seed, and not on the order in which threads send.
     """
@@ -40,7 +40,7 @@ class Disorder:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _calls: int = 0
     _calls_of: Counter[str] = field(default_factory=Counter)
-    _held: list[tuple[int, inproc.Delivery]] = field(default_factory=list)
+    _held: list[tuple[int, Delivery]] = field(default_factory=list)
     #: The number of the call until which all copies of a message are lost.
     _withheld: dict[str, int] = field(default_factory=dict)
     _late: list[Future[str | None]] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Disorder:
         carrier.shutdown()
         return [fault for one in late if (fault := one.result()) is not None]
 
-    def __call__(self, delivery: inproc.Delivery) -> bool:
+    def __call__(self, delivery: Delivery) -> bool:
         with self._lock:
             if self._seed is None:
                 return False
@@ -80,7 +80,7 @@ class Disorder:
             self._held = [one for one in self._held if one[0] > self._calls]
             return self._befalls(delivery, self._seed)
 
-    def _befalls(self, delivery: inproc.Delivery, seed: int) -> bool:
+    def _befalls(self, delivery: Delivery, seed: int) -> bool:
         """Choose a mishap for a call, or none; return whether the sender gets no answer."""
         key = json.dumps([delivery.topic, delivery.method, delivery.arguments], sort_keys=True)
         if self._withheld.get(key, 0) > self._calls:
@@ -105,12 +105,12 @@ class Disorder:
             self._withheld[key] = due
         return mishap != "doubled"
 
-    def _deliver(self, delivery: inproc.Delivery) -> None:
+    def _deliver(self, delivery: Delivery) -> None:
         assert self._carrier is not None
         self._late.append(self._carrier.submit(_fault_of, delivery))
 
 
-def _fault_of(delivery: inproc.Delivery) -> str | None:
+def _fault_of(delivery: Delivery) -> str | None:
     """Deliver a message; return a text if the answer is an internal error, or if there is none."""
     try:
         answer = delivery.deliver(60.0)

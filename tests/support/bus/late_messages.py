@@ -10,10 +10,10 @@ from typing import Any
 
 from compute.fake.guest_file import GuestFile
 from harness.waiting import wait_until
-from moorage.bus import inproc
 from moorage.bus.bus import Client
 from moorage.messages import REPORTS_TOPIC, AuditStore, ListOperations
 from moorage.messages.wire import Message, Mutation, R
+from support.bus.deliveries import Delivery
 from support.bus.message_samples import every_message
 from support.databases.database_dump import Dump, dump
 from support.operations.cloud import TroublesomeCloud
@@ -35,7 +35,7 @@ _SIGNS_OF_LIFE = ("updated_at", "last_seen", "alive_at", "alive", "described", "
 _SECONDS = 120.0
 
 
-def kind_of(delivery: inproc.Delivery) -> type[Message[Any]] | None:
+def kind_of(delivery: Delivery) -> type[Message[Any]] | None:
     """Return the class of the message of a call, or nothing."""
     if delivery.topic == REPORTS_TOPIC:
         topic = "scheduler"
@@ -68,13 +68,13 @@ class PatientCloud(TroublesomeCloud):
 class Recorder:
     """Records all calls in their order; the calls that it must lose are delivered to nobody."""
 
-    deliveries: list[inproc.Delivery] = field(default_factory=list)
-    lost: list[inproc.Delivery] = field(default_factory=list)
-    loses: Callable[[inproc.Delivery], bool] | None = None
+    deliveries: list[Delivery] = field(default_factory=list)
+    lost: list[Delivery] = field(default_factory=list)
+    loses: Callable[[Delivery], bool] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _kept: dict[str, int] = field(default_factory=dict)
 
-    def __call__(self, delivery: inproc.Delivery) -> bool:
+    def __call__(self, delivery: Delivery) -> bool:
         kind = kind_of(delivery)
         if kind is None:
             return False
@@ -89,7 +89,7 @@ class Recorder:
                 self.deliveries.append(delivery)
             return False
 
-    def take(self) -> list[inproc.Delivery]:
+    def take(self) -> list[Delivery]:
         """Return the calls that were recorded since the last time."""
         with self._lock:
             taken, self.deliveries = self.deliveries, []
@@ -97,7 +97,7 @@ class Recorder:
             return taken
 
     @contextmanager
-    def losing(self, loses: Callable[[inproc.Delivery], bool]) -> Iterator[list[inproc.Delivery]]:
+    def losing(self, loses: Callable[[Delivery], bool]) -> Iterator[list[Delivery]]:
         """Lose the calls for which ``loses`` returns true; yield the list of lost calls."""
         self.lost, self.loses = [], loses
         try:
@@ -106,11 +106,11 @@ class Recorder:
             self.loses = None
 
 
-def once_each() -> Callable[[inproc.Delivery], bool]:
+def once_each() -> Callable[[Delivery], bool]:
     """Return a function that loses the first copy of each mutation; of a periodic message, only the first of all."""
     seen: set[str] = set()
 
-    def loses(delivery: inproc.Delivery) -> bool:
+    def loses(delivery: Delivery) -> bool:
         kind = kind_of(delivery)
         if kind is None or not issubclass(kind, Mutation):
             return False
@@ -173,7 +173,7 @@ def settle(cloud: TroublesomeCloud) -> None:
     wait_until(lambda: not going_on() and not going_on(), going_on, _SECONDS, interval=0.05)
 
 
-def taken_too_late(deliveries: list[inproc.Delivery]) -> list[str]:
+def taken_too_late(deliveries: list[Delivery]) -> list[str]:
     """Deliver messages after their deadlines; return those that are not refused for that reason."""
     answers = {delivery.method: delivery.deliver(30.0, seconds_left=0.0) for delivery in deliveries}
     return [
@@ -192,7 +192,7 @@ class Replays:
     answers: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     delivered: set[type[Message[Any]]] = field(default_factory=set)
 
-    def of(self, deliveries: list[inproc.Delivery], when: str) -> list[str]:
+    def of(self, deliveries: list[Delivery], when: str) -> list[str]:
         """Deliver messages; return the changes that they cause, and the answers that differ from the first ones."""
         settle(self.cloud)
         before = snapshot(self.cloud)
@@ -203,7 +203,7 @@ class Replays:
             wrong += self._culprits(deliveries) or changed
         return [f"{when}: {fault}" for fault in wrong]
 
-    def _again(self, delivery: inproc.Delivery) -> str | None:
+    def _again(self, delivery: Delivery) -> str | None:
         kind = kind_of(delivery)
         assert kind is not None
         self.delivered.add(kind)
@@ -218,7 +218,7 @@ class Replays:
         first = self.answers.setdefault((kind.__name__, delivery.arguments["request_id"]), answer)
         return None if first == answer else f"{kind.__name__} is answered otherwise than before: {answer}"
 
-    def _culprits(self, deliveries: list[inproc.Delivery]) -> list[str]:
+    def _culprits(self, deliveries: list[Delivery]) -> list[str]:
         """Deliver messages one by one, to find those that change something; earlier changes are not undone."""
         found = []
         for delivery in deliveries:

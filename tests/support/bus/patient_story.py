@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from moorage.bus import inproc
+from support.bus.deliveries import observed
 from support.bus.late_messages import PatientCloud, Recorder
 from support.bus.late_stories import Story
 from support.operations.cloud import Troubles, plan
@@ -21,7 +21,7 @@ def recorder_of_calls() -> Recorder:
 def patient_cloud(recorder: Recorder) -> Iterator[PatientCloud]:
     with (
         PatientCloud(plan("combine", hosts=3, **NICS)) as cloud,
-        inproc.observed(cloud.conf, cloud.transport_url, recorder),
+        observed(cloud.conf, cloud.transport_url, recorder),
     ):
         yield cloud
 
