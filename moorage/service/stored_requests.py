@@ -88,7 +88,7 @@ class DuplicateRequest(Exception):
 
 
 class StoredRequests:
-    """The stored requests of one schema."""
+    """The stored requests of one schema; every method that uses the database may raise ``StoreUnavailable``."""
 
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
@@ -183,9 +183,7 @@ class StoredRequests:
         """Carry out a request and return its result, or return the stored result of the same request.
 
         :param carry_out: a transaction that begins by inserting the request's row. It raises ``DuplicateRequest`` if
-            the row already exists.
-        :raises RequestIdReused: the id was used for a request with other content.
-        :raises RequestInProgress: the same request is still running elsewhere.
+            the row already exists; all other errors are those of :meth:`once`.
         """
         for _ in range(_SUCCESSIONS):
             try:
@@ -210,21 +208,13 @@ class StoredRequests:
 
         def transaction(connection: Connection) -> None:
             with scripted(connection) as script:
-                self._add_rows(script, answers)
+                self.insert_rows(script, answers)
                 work(script)
 
         self._database.write(transaction)
 
-    def insert_rows(self, connection: Connection, answers: Sequence[tuple[Mutation[R], R]]) -> None:
-        """Insert the rows of requests with their answers, as the first statement of a transaction.
-
-        :raises DuplicateRequest: one of the requests already has an answer.
-        :raises RequestInProgress: one of the requests is still running elsewhere.
-        """
-        with scripted(connection) as script:
-            self._add_rows(script, answers)
-
-    def _add_rows(self, script: Script, answers: Sequence[tuple[Mutation[R], R]]) -> None:
+    def insert_rows(self, connection: Connection | Script, answers: Sequence[tuple[Mutation[R], R]]) -> None:
+        """Insert the rows of requests with their answers, first in a transaction; errors as :meth:`once_together`."""
         # Always insert in the same order, to avoid deadlocks: each insertion waits for the end of a duplicate.
         in_order = sorted(answers, key=lambda each: each[0].request_id)
 
@@ -234,7 +224,8 @@ class StoredRequests:
             with _waiting_for(in_order[0][0]):
                 raise fault
 
-        self._rows.add_to(script, [self._row(message, answer) for message, answer in in_order], fail)
+        with scripted(connection) as script:
+            self._rows.add_to(script, [self._row(message, answer) for message, answer in in_order], fail)
 
     def once_without_id(self, method: str, work: Callable[[Connection], R]) -> R:
         """Run ``work`` in one transaction, exactly once, even if the answer to its COMMIT is lost.
@@ -291,18 +282,12 @@ class StoredRequests:
         return StoredAnswer(cast(R, msgspec.json.decode(row.result, type=message.reply_type())), replayed=True)
 
     def answered(self, request_ids: Collection[str]) -> set[str]:
-        """Return the ids, among the given ones, of requests with a stored answer.
-
-        :raises StoreUnavailable: the database cannot be reached.
-        """
+        """Return the ids, among the given ones, of requests with a stored answer."""
         query = select(self._table.c.request_id).where(self._table.c.request_id.in_(sorted(request_ids)))
         return self._database.read(lambda connection: set(connection.scalars(query)))
 
     def acknowledge(self, request_ids: Collection[str]) -> None:
-        """Record that the senders of these requests have recorded the answers. Idempotent.
-
-        :raises StoreUnavailable: the database cannot be reached.
-        """
+        """Record that the senders of these requests have recorded the answers. Idempotent."""
         # UPDATE requests SET acknowledged_at = :now WHERE request_id IN (...) AND acknowledged_at IS NULL
         table = self._table
         statement = (
@@ -317,8 +302,6 @@ class StoredRequests:
 
         The age in seconds counts from the acknowledgement of an answer, or if there is none, from its storing. Each
         transaction deletes a bounded number. Several processes may prune at once.
-
-        :raises StoreUnavailable: the database cannot be reached.
         """
         table = self._table.c
         old = [
