@@ -64,7 +64,7 @@ class _BegunCall(NamedTuple):
 
 
 class Client(Caller):
-    """Sends messages to one topic, or to one server of it."""
+    """Sends messages to one topic, or to one server of it; each method may raise :class:`.BusUnavailable`."""
 
     too_new = (rpc_dispatcher.UnsupportedVersion,)
 
@@ -148,18 +148,12 @@ class Client(Caller):
         return answer
 
     def wake(self) -> None:
-        """Send a message that wakes a server of this topic; the server does nothing else and does not answer.
-
-        :raises BusUnavailable: the broker cannot be reached.
-        """
+        """Send a message that wakes a server of this topic; the server does nothing else and does not answer."""
         with self.faults(Wake(), self._timeout):
             self._client.prepare(namespace=HOUSEKEEPING, version="1.0").cast({}, Wake.method)
 
     def cast(self, message: Message[R]) -> None:
-        """Send ``message`` without waiting for a server to take it.
-
-        :raises BusUnavailable: the broker cannot be reached.
-        """
+        """Send ``message`` without waiting for a server to take it."""
         with self.faults(message, self._timeout), suppress(failpoints.Dropped):
             failpoints.reached("send", message.topic, message.method)
             prepared = self._client.prepare(version=message.lowest_version())
@@ -283,10 +277,7 @@ class Bus:
             self._hosts.probe()
 
     def check_alarms(self) -> None:
-        """Check that the broker takes messages; during an alarm it takes none.
-
-        :raises BusUnavailable: the broker takes no messages, or cannot be reached.
-        """
+        """Check that the broker takes messages, as :meth:`.BrokerHosts.check_alarms` describes."""
         if self._hosts:
             self._hosts.check_alarms()
 

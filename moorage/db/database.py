@@ -76,7 +76,7 @@ _WRITER_LOCKS_GUARD = threading.Lock()
 
 
 class Database:
-    """A database of one URL, named in errors by its schema.
+    """A database of one URL, named in errors by its schema; ``StoreUnavailable`` if it cannot be reached.
 
     :param url: an SQLAlchemy URL of MySQL or MariaDB (``mysql+pymysql://``) or of SQLite (``sqlite:///path``).
     :raises ConfigurationError: the URL is not valid.
@@ -137,18 +137,13 @@ class Database:
             metrics.DATABASE_POOL.labels(self._kind).dec(self._limits.pool_size)
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in a read-only transaction at isolation level READ COMMITTED.
-
-        :raises StoreUnavailable: the database cannot be reached.
-        """
+        """Run ``work`` in a read-only transaction at isolation level READ COMMITTED."""
         return self._repeated(lambda: self._transaction(work, writing=False))
 
     def read_one_moment(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a read-only transaction whose statements all read the same snapshot.
 
         Use it for results that combine several tables. On MySQL it costs one round trip more than ``read``.
-
-        :raises StoreUnavailable: the database cannot be reached.
         """
 
         def of_one_moment(connection: Connection) -> T:

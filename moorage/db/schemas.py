@@ -231,12 +231,7 @@ class SchemaProbe:
         self._accepted: str | None = None
 
     def check(self) -> None:
-        """Read the revision of the tables, and check it if it has changed since the last time.
-
-        :raises StoreUnavailable: the database cannot be reached.
-        :raises SchemaMismatch: the tables are older than this version, or missing.
-        :raises SchemaTooNew: the tables are newer, and this version does not work on them.
-        """
+        """Read the revision of the tables; if it has changed since the last time, check it by :meth:`Schema.check`."""
         found = self._schema.revision(self.database)
         if found is None or found != self._accepted:
             self._accepted = self._schema.check(self.database)

@@ -142,9 +142,6 @@ class Listener(HttpListener):
         return cls(conf.service.metrics_host, port + number, Readiness())
 
     def start(self) -> None:
-        """Begin to listen, and log the address.
-
-        :raises ConfigurationError: the process cannot listen on the address.
-        """
+        """Begin to listen, as any listener does, and log the address."""
         super().start()
         LOG.info("Metrics, /healthz and /readyz are served at %s", address(self.host, self.port))

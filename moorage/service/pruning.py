@@ -31,7 +31,6 @@ def delete_expired(database: Database, key: Column[str], *expired: ColumnElement
     """Delete the rows that meet these conditions, and return their number. Several processes may do so at once.
 
     :param key: the column of the table that names a row, within the conditions.
-    :raises StoreUnavailable: the database cannot be reached.
     """
 
     def delete_some(connection: Connection) -> int:

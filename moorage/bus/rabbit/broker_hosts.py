@@ -180,11 +180,7 @@ class BrokerHosts:
         self._lock = threading.Lock()
 
     def probe(self) -> None:
-        """Check within some seconds that the broker can be reached.
-
-        :raises BusRefused: the broker does not admit this user to this virtual host.
-        :raises BusUnavailable: the broker cannot be reached.
-        """
+        """Check within some seconds that the broker can be reached, as :meth:`.Bus.probe` describes."""
         self.connect(DirectConnection.close, within=_CONNECT_SECONDS)
 
     def check_alarms(self) -> None:

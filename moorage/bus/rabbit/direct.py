@@ -31,12 +31,7 @@ class _TooNew(UnservedMethod):
 
 
 class DirectBus:
-    """The connections of a command to one broker; thread-safe.
-
-    :param url: ``rabbit://user:password@host:port,user:password@host:port/virtual host``.
-    :param conf: the exchange for calls, and the bus library's options for TLS and the login; options in the URL
-        replace them.
-    """
+    """The connections of a command to one broker, by the arguments of :class:`.BrokerHosts`; thread-safe."""
 
     def __init__(self, url: str, conf: cfg.ConfigOpts) -> None:
         prepare()
@@ -48,10 +43,7 @@ class DirectBus:
         self._closed = False
 
     def servers_of(self, topic: str, server: str | None = None) -> int | None:
-        """Return the number of servers of a topic, or of one name on it; None if it is unknown.
-
-        :raises BusUnavailable: the broker cannot be reached.
-        """
+        """Return the number of servers, as :meth:`.Bus.servers_of` describes."""
         with self.connection() as connection:
             return connection.consumers(topic if server is None else f"{topic}.{server}")
 

@@ -248,10 +248,7 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
     def send_many(
         self, target: oslo_messaging.Target, calls: Sequence[BatchItem[LibraryCall, Any]], retry: int | None
     ) -> Iterator[Sequence[BatchItem[LibraryCall, Any]]]:
-        """Send calls that may travel together, and set the answer or the error of each.
-
-        :return: yields the calls that have an outcome; calls that get it at the same time are yielded together.
-        """
+        """Send calls that may travel together, as :meth:`.CallSender.call` describes; each has an outcome at last."""
         topic = target.topic if target.server is None else f"{target.topic}.{target.server}"
         queue = CallQueue(self._get_exchange(target), topic, retry)
         portions: Iterable[Sequence[BatchItem[LibraryCall, Any]]] = [calls]
