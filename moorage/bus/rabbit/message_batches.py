@@ -232,17 +232,13 @@ class _Outbox:
         A message expires as a whole, when its first call does. No call may lose more than half of its time by that.
         """
         self._turn_of = None
-        timed = sorted(
-            (seconds, position)
-            for position, call in enumerate(self._waiting)
-            if (seconds := call.seconds_in_queue()) > 0
-        )
+        left = {call: call.seconds_in_queue() for call in self._waiting}
+        in_time = sorted((call for call in left if left[call] > 0), key=left.__getitem__)
         taken: list[OutgoingCall] = []
         size = 0
-        for seconds, position in timed[:MOST]:
-            call = self._waiting[position]
+        for call in in_time[:MOST]:
             size += size_of(call.body)
-            if taken and (seconds > 2 * timed[0][0] or size > MAX_BYTES):
+            if taken and (left[call] > 2 * left[taken[0]] or size > MAX_BYTES):
                 break
             taken.append(call)
         if not taken:
