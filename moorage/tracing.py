@@ -8,8 +8,8 @@ Without ``[tracing] otlp_endpoint`` no library of OpenTelemetry is imported, and
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol, Self
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Protocol
 
 from oslo_config import cfg
 
@@ -32,14 +32,8 @@ class _NoSpan:
     def set_attribute(self, key: str, value: str | int) -> None:
         """Do nothing."""
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        """Do nothing."""
-
-
-_NO_SPAN = _NoSpan()
+_NO_SPAN: AbstractContextManager[Span] = nullcontext(_NoSpan())
 #: The tracer of this process; None if nothing is traced.
 _TRACER: "RequestTracer | None" = None
 
