@@ -106,8 +106,7 @@ RECONCILER_ACTIONS = _counter(
     "outcome",
 )
 CLAIMS_UNACCEPTED = _gauge(
-    "moorage_claims_unaccepted",
-    "Unaccepted claims older than [placement] reconcile_after, at most 1,000.",
+    "moorage_claims_unaccepted", "Unaccepted claims older than [placement] reconcile_after, at most 1,000."
 )
 
 # --- Operations -----------------------------------------------------------------------------------------------------

@@ -159,10 +159,7 @@ class Endpoint:
         begun = self._begin(call)
         if isinstance(begun, Answer):
             return begun
-        with (
-            context.adopted(begun.item.context),
-            failpoints.within("serve", self._type.topic, self.method),
-        ):
+        with context.adopted(begun.item.context), failpoints.within("serve", self._type.topic, self.method):
             failpoints.reached("begin")
             try:
                 begun.item.do(self._handler)

@@ -55,12 +55,7 @@ class BoundedCall(Generic[T]):
     """
 
     def __init__(
-        self,
-        name: str,
-        work: Callable[[], T],
-        patience: float = 2.0,
-        kept: float = 1.0,
-        waiting: Waiting = _WAITING,
+        self, name: str, work: Callable[[], T], patience: float = 2.0, kept: float = 1.0, waiting: Waiting = _WAITING
     ) -> None:
         self._name = name
         self._work = work

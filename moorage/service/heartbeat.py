@@ -32,11 +32,7 @@ class Heartbeat:
         self._placement = bus.client("placement", timeout=min(_PATIENCE, conf.rpc.call_timeout))
         self._log_name = logs.service_name(conf)
         self._service = ServiceReport(
-            name=name,
-            kind=kind,
-            machine=socket.gethostname(),
-            version=metadata.version("moorage"),
-            cell_uuid=cell_uuid,
+            name=name, kind=kind, machine=socket.gethostname(), version=metadata.version("moorage"), cell_uuid=cell_uuid
         )
         #: The time since which no report has been answered; None while reports are answered.
         self._silent_since: float | None = time.monotonic()

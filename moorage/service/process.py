@@ -157,10 +157,7 @@ def _at_work() -> str:
 
 
 def run(
-    service: Service,
-    stop_seconds: float = STOP_SECONDS,
-    signals: int | None = None,
-    listener: "Listener | None" = None,
+    service: Service, stop_seconds: float = STOP_SECONDS, signals: int | None = None, listener: "Listener | None" = None
 ) -> None:
     """Start ``service`` and stop it at SIGTERM or SIGINT; at SIGHUP reload it if it is :class:`Reloadable`.
 

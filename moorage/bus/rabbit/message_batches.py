@@ -269,11 +269,7 @@ class CallSender:
             return target not in self._refused
 
     def call(
-        self,
-        target: CallQueue,
-        items: Sequence[BatchItem[LibraryCall, Any]],
-        waiter: "ReplyWaiter",
-        reply_queue: str,
+        self, target: CallQueue, items: Sequence[BatchItem[LibraryCall, Any]], waiter: "ReplyWaiter", reply_queue: str
     ) -> Iterator[Sequence[BatchItem[LibraryCall, Any]]]:
         """Send calls, alone or together with others, and set the result or the error of each.
 
