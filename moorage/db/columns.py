@@ -19,26 +19,22 @@ CLOCK_SET_BACK = 60.0
 #: The most names in one condition: SQLite accepts at most 32,766 parameters, and parsing must be fast everywhere.
 _NAMES = 1000
 
-#: Names are compared byte by byte, as in SQLite: "A" and "a" are two hosts.
-_MYSQL_NAME = mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin")
-#: Uuids and request ids are ASCII, which needs a quarter of the index space that utf8mb4 reserves.
-_MYSQL_UUID = mysql.VARCHAR(36, charset="ascii", collation="ascii_bin")
-_MYSQL_REQUEST_ID = mysql.VARCHAR(64, charset="ascii", collation="ascii_bin")
-
 
 def name_type() -> TypeEngine[str]:
     """Return the type of a name of at most 255 characters."""
-    return String(255).with_variant(_MYSQL_NAME, "mysql", "mariadb")
+    # Names are compared byte by byte, as in SQLite: "A" and "a" are two hosts.
+    return String(255).with_variant(mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
 
 
 def uuid_type() -> TypeEngine[str]:
     """Return the type of a uuid in its canonical form."""
-    return String(36).with_variant(_MYSQL_UUID, "mysql", "mariadb")
+    # ASCII needs a quarter of the index space that utf8mb4 reserves.
+    return String(36).with_variant(mysql.VARCHAR(36, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
 
 
 def request_id_type() -> TypeEngine[str]:
-    """Return the type of a request id."""
-    return String(64).with_variant(_MYSQL_REQUEST_ID, "mysql", "mariadb")
+    """Return the type of a request id, which is ASCII."""
+    return String(64).with_variant(mysql.VARCHAR(64, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
 
 
 def id_type() -> TypeEngine[int]:
