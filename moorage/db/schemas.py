@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import tenacity
@@ -209,8 +208,8 @@ class Schema:
         from alembic.config import Config
 
         config = Config()
-        config.set_main_option("script_location", _folder("moorage.db.migrations"))
-        config.set_main_option("version_locations", _folder(self.versions))
+        config.set_main_option("script_location", str(resources.files("moorage.db.migrations")))
+        config.set_main_option("version_locations", str(resources.files(self.versions)))
         config.set_main_option("path_separator", "newline")
         return config
 
@@ -279,10 +278,6 @@ def _fault(state: tenacity.RetryCallState) -> BaseException | None:
 def _statement(fault: BaseException | None) -> str:
     # If the transaction could not begin, the error has no statement, but the server's message.
     return " ".join(str(getattr(fault, "statement", None) or getattr(fault, "orig", None) or fault).split())
-
-
-def _folder(package: str) -> str:
-    return str(Path(str(resources.files(package))))
 
 
 def known_schemas() -> dict[str, Schema]:
