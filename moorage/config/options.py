@@ -258,12 +258,8 @@ def filled(
     except (cfg.Error, ValueError) as fault:
         raise errors.ConfigurationError(reason=_in_words(fault, conf)) from fault
     except OSError as fault:
-        raise _unreadable(fault) from fault
+        raise errors.ConfigurationError(reason=f"{fault.filename} cannot be read: {fault.strerror}") from fault
     return conf
-
-
-def _unreadable(fault: OSError) -> errors.ConfigurationError:
-    return errors.ConfigurationError(reason=f"{fault.filename} cannot be read: {fault.strerror}")
 
 
 def _in_words(fault: Exception, conf: cfg.ConfigOpts) -> str:
@@ -362,7 +358,7 @@ def find_file(named: str | None) -> list[Path]:
     try:
         exists = file.is_file()
     except OSError as fault:
-        raise _unreadable(fault) from fault
+        raise errors.ConfigurationError(reason=f"{fault.filename} cannot be read: {fault.strerror}") from fault
     if chosen and not exists:
         raise errors.ConfigurationError(reason=f"there is no configuration file {chosen}")
     return [file] if exists else []

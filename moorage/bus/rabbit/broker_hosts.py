@@ -194,7 +194,7 @@ class BrokerHosts:
             while self._blocked:
                 connection, fault = self._blocked[-1]
                 if connection.is_blocked():
-                    raise self._taking_nothing(fault)
+                    raise errors.BusUnavailable(reason=f"{self.url}: {fault}")
                 self._blocked.pop()
                 connection.close()
 
@@ -209,7 +209,7 @@ class BrokerHosts:
             return None
 
         if (found := self.connect(confirm)) is not None:
-            raise self._taking_nothing(found)
+            raise errors.BusUnavailable(reason=f"{self.url}: {found}")
 
     def close(self) -> None:
         """Drop the connections that checks have kept."""
@@ -217,9 +217,6 @@ class BrokerHosts:
             blocked, self._blocked = self._blocked, []
         for connection, _fault in blocked:
             connection.drop()
-
-    def _taking_nothing(self, fault: _BlockedByAlarm) -> errors.BusUnavailable:
-        return errors.BusUnavailable(reason=f"{self.url}: {fault}")
 
     def consumers(self, queue: str) -> int | None:
         """Return the number of a queue's consumers; None if the broker does not report it.
