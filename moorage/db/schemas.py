@@ -92,7 +92,8 @@ class Schema:
             return now - blocked_since.setdefault(_statement(_fault(state)), now) >= patience
 
         tries = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_is_waited_for),
+            retry=tenacity.retry_if_exception_type(errors.UpgradeUnderWay)
+            | tenacity.retry_if_exception(faults.is_collision),
             stop=is_over,
             wait=tenacity.wait_fixed(_PAUSE),
             before_sleep=self._log_wait,
@@ -265,10 +266,6 @@ def _alone(connection: Connection, schema: Schema) -> Iterator[str | None]:
     finally:
         # The server releases the lock when the connection ends, for whatever reason.
         connection.invalidate()
-
-
-def _is_waited_for(fault: BaseException) -> bool:
-    return isinstance(fault, errors.UpgradeUnderWay) or faults.is_collision(fault)
 
 
 def _fault(state: tenacity.RetryCallState) -> BaseException | None:

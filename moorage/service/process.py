@@ -302,11 +302,8 @@ def until_available(work: Callable[[], T], what: str, seconds: float = 60.0) -> 
             LOG.warning("Waiting for %s: %s", what, state.outcome.exception() if state.outcome else "")
 
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception(
-            lambda fault: (
-                isinstance(fault, errors.Unavailable) and not isinstance(fault, errors.StoreRefused | errors.BusRefused)
-            )
-        ),
+        retry=tenacity.retry_if_exception_type(errors.Unavailable)
+        & tenacity.retry_if_not_exception_type((errors.StoreRefused, errors.BusRefused)),
         stop=tenacity.stop_after_delay(seconds),
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
         sleep=_sleep,
