@@ -39,7 +39,6 @@ Place = Literal["below span", "below request", "first of request"]
 
 #: Seconds for which an export waits for the collector, and for which a stop waits for the last export.
 _EXPORT_SECONDS = 2.0
-_KINDS: Final = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT, "server": SpanKind.SERVER}
 #: Attributes that a span copies from messages, operations and guests; from a request it copies its first instances.
 _NAMED = ("instance_uuid", "attempt_id", "host", "cell_uuid", "migration_uuid", "subject", "tries")
 _MOST_INSTANCES = 16
@@ -175,9 +174,9 @@ class RequestTracer:
                     return NonRecordingSpan(first)
                 links = None if of_caller is None else [Link(of_caller)]
                 with self._ids.given(first):
-                    return self._tracer.start_span(name, ParentOnly(), _KINDS[kind], links=links)
+                    return self._tracer.start_span(name, ParentOnly(), SpanKind[kind.upper()], links=links)
         above = parent or NonRecordingSpan(first or _NOWHERE)
-        return self._tracer.start_span(name, set_span_in_context(above, ParentOnly()), _KINDS[kind])
+        return self._tracer.start_span(name, set_span_in_context(above, ParentOnly()), SpanKind[kind.upper()])
 
     def _first(self, request_id: str) -> SpanContext:
         """Return the first span of a request, with ids derived from the request id; any process may begin this span.
