@@ -115,7 +115,7 @@ class StoredRequests:
         """
 
         def transaction(connection: Connection) -> R:
-            self.insert_row(connection, message, answer)
+            self._insert_row(connection, message, answer)
             result = work(connection)
             if answer is None:
                 values = {"request": message.request_id, "answer": msgspec.json.encode(result)}
@@ -160,7 +160,7 @@ class StoredRequests:
 
         def transaction(connection: Connection) -> None:
             # The row of the request makes copies wait until the refusal is committed; then it is deleted again.
-            self.insert_row(connection, message)
+            self._insert_row(connection, message)
             self._refusals.store(connection, message, sending, refusal)
             connection.execute(self._deletion, {"request": message.request_id})
 
@@ -170,12 +170,8 @@ class StoredRequests:
 
         return self.once_by(message, carry_out)
 
-    def insert_row(self, connection: Connection, message: Mutation[R], answer: R | None = None) -> None:
-        """Insert the row of a request, as the first statement of a transaction; a duplicate waits for its end.
-
-        :raises DuplicateRequest: the request already has an answer.
-        :raises RequestInProgress: the request is still running elsewhere.
-        """
+    def _insert_row(self, connection: Connection, message: Mutation[R], answer: R | None = None) -> None:
+        """Insert the row of a request, so that a duplicate waits; the errors are those of :meth:`once_together`."""
         with _waiting_for(message):
             self._insert(connection, self._row(message, answer))
 
