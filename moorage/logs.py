@@ -29,16 +29,6 @@ _DEFAULTS: Mapping[str, Any] = {
         *("alembic=WARN", "amqp=ERROR"),
     ],
 }
-#: The options that the library's formatter reads.
-_FORMATS = (
-    "instance_format",
-    "instance_uuid_format",
-    "logging_context_format_string",
-    "logging_debug_format_suffix",
-    "logging_default_format_string",
-    "logging_exception_prefix",
-    "logging_user_identity_format",
-)
 #: The fields of a line that come from the context; lines in JSON have them in `extra`.
 _FIELDS = ("service", "request_id", "attempt_id")
 _SERVICE_NAME = cfg.StrOpt(
@@ -168,7 +158,8 @@ def _set_up(conf: cfg.ConfigOpts, service: str) -> None:
         if handler.formatter:
             if isinstance(handler.formatter, formatters.ContextFormatter):
                 # Read the options once: the library would read them for each line.
-                handler.formatter.conf = SimpleNamespace(**{name: conf[name] for name in _FORMATS})
+                names = [option.dest for option in _options.log_opts]
+                handler.formatter.conf = SimpleNamespace(**{name: conf[name] for name in names})
             handler.setFormatter(_SaidOnce(handler.formatter))
             # With a format that cannot be filled in, each line would be a traceback instead.
             line = logging.LogRecord(__name__, logging.INFO, __file__, 0, "", None, None)
@@ -178,8 +169,5 @@ def _set_up(conf: cfg.ConfigOpts, service: str) -> None:
 
 def service_name(conf: cfg.ConfigOpts) -> str | None:
     """Return the configured service name, or None."""
-    try:
-        name: str = conf.log_service_name
-    except cfg.NoSuchOptError:
-        return None
+    name: str | None = getattr(conf, "log_service_name", None)  # a command has no options of the log
     return name
