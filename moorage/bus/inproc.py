@@ -113,13 +113,11 @@ class Broker:
             found = self._queues.get(key)
             return len(found.takers) if found else 0
 
-    def publish(self, key: Key, envelope: Envelope) -> bool:
-        """Put a message into a queue; return False if the queue does not exist, so that the message is lost."""
+    def publish(self, key: Key, envelope: Envelope) -> None:
+        """Put a message into a queue; without the queue, the message is lost."""
         with self._lock:
-            found = self._queues.get(key)
-            if found is not None:
-                found.put(envelope)
-            return found is not None
+            if key in self._queues:
+                self._queues[key].put(envelope)
 
     def subscribe(self, keys: Sequence[Key], listener: "InprocListener") -> None:
         """Add a listener to these queues, and give it the messages that wait there."""
@@ -192,9 +190,7 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         message: dict[str, Any],
         wait_for_reply: bool | None = None,
         timeout: float | None = None,
-        call_monitor_timeout: float | None = None,  # noqa: ARG002 - a server in this process is always reachable
-        retry: int | None = None,  # noqa: ARG002 - nothing here can fail and then succeed
-        transport_options: oslo_messaging.TransportOptions | None = None,
+        **_settings: object,  # for a broker that can be unreachable
     ) -> Any:
         """Publish a message; with ``wait_for_reply`` wait for its answer and return it."""
         box: Box | None = queue.SimpleQueue() if wait_for_reply else None
@@ -204,9 +200,7 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         envelope = Envelope(sent["ctxt"], sent["message"], box, expires)
         if box is not None:
             self._broker.declare([key])  # on RabbitMQ, a call is sent again until its queue exists
-        arrived = self._broker.publish(key, envelope)
-        if not arrived and transport_options is not None and transport_options.at_least_once:
-            raise oslo_messaging.MessageUndeliverable("no such queue", *key, message)
+        self._broker.publish(key, envelope)
         return None if box is None else self._wait(box, target, timeout)
 
     def _wait(self, box: Box, target: oslo_messaging.Target, timeout: float | None) -> Any:
@@ -227,12 +221,7 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
             return [(exchange, target.topic)]
         return [(exchange, target.topic), (exchange, f"{target.topic}.{target.server}")]  # named as on RabbitMQ
 
-    def listen(
-        self,
-        target: oslo_messaging.Target,
-        batch_size: int,  # noqa: ARG002 - no batches
-        batch_timeout: float | None,  # noqa: ARG002 - no batches
-    ) -> InprocListener:
+    def listen(self, target: oslo_messaging.Target, *_batching: object) -> InprocListener:
         """Return a listener to the topic and to the server's own queue."""
         return InprocListener(self._broker, self._keys(target))
 

@@ -68,7 +68,7 @@ class _AnswerBox:
         NETWORK.carry(server, self._what, deliver)
 
 
-def _send(broker: inproc.Broker, key: inproc.Key, envelope: Any) -> bool:
+def _send(broker: inproc.Broker, key: inproc.Key, envelope: Any) -> None:
     """Send a message, in place of :meth:`inproc.Broker.publish`."""
     sender, method = KERNEL.current.process, str(envelope.message["method"])
     KERNEL.note(f"send {key} {envelope.message}")
@@ -76,7 +76,6 @@ def _send(broker: inproc.Broker, key: inproc.Key, envelope: Any) -> bool:
         envelope = replace(envelope, box=_AnswerBox(envelope.box, sender, key[1], method))
     wire = _Wire(sender, envelope)
     NETWORK.carry(sender, (key[1], method, False), lambda: _publish(broker, key, wire))  # type: ignore[arg-type]
-    return key in broker._queues  # noqa: SLF001
 
 
 class _Wire:

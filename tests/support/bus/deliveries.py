@@ -66,7 +66,7 @@ def observed(conf: cfg.ConfigOpts, url: str, observer: Observer) -> Iterator[Non
             del cast(Any, home).publish
 
 
-def _publish(home: inproc.Broker, key: inproc.Key, envelope: inproc.Envelope) -> bool:
+def _publish(home: inproc.Broker, key: inproc.Key, envelope: inproc.Envelope) -> None:
     """Publish a message, unless an observer drops it.
 
     :raises MessagingTimeout: the call is lost.
@@ -77,4 +77,4 @@ def _publish(home: inproc.Broker, key: inproc.Key, envelope: inproc.Envelope) ->
         lost = [observer(delivery) for observer in list(_OBSERVERS[home])]
         if any(lost):
             raise oslo_messaging.MessagingTimeout(f"No reply on topic {key[1]}")
-    return inproc.Broker.publish(home, key, envelope)
+    inproc.Broker.publish(home, key, envelope)
