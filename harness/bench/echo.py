@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
+from oslo_config import cfg
+
 from harness.bench.load import Load, Measured, Operation, measure
 from harness.bench.usage import cpu_seconds
 from moorage.config import messaging  # first, because it chooses the threading backend
 
-# isort: split
 import oslo_messaging
-from oslo_config import cfg
 
 _TOPIC = "bench-echo"
 _METHOD = "echo"

@@ -15,7 +15,6 @@ from moorage.bus.calling import reason, unreadable
 from moorage.bus.rabbit import tls
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
-# isort: split
 import oslo_messaging
 
 LOG = logging.getLogger(__name__)

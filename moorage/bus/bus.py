@@ -15,16 +15,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from oslo_config import cfg
 
-from moorage.addresses import mask_url
-from moorage.bus.broker import CONNECTION_FAULTS, close_transport, parsed
-
-# isort: split
-# Imported after the line above, which selects the threading backend.
-import oslo_messaging
-from oslo_messaging.rpc import dispatcher as rpc_dispatcher
-
 from moorage import context, errors, failpoints, logs
+from moorage.addresses import mask_url
 from moorage.batches import BatchItem
+from moorage.bus.broker import CONNECTION_FAULTS, close_transport, parsed
 from moorage.bus.bus_server import BusServer as BusServer
 from moorage.bus.calling import HOUSEKEEPING, Caller, Exchange, Wake, ended_exchange, outgoing, plain_error, reason
 from moorage.bus.handlers import Endpoint, many_handlers
@@ -38,6 +32,9 @@ from moorage.bus.rabbit.driver import BATCHED, RabbitDriver
 from moorage.bus.rabbit.message_batches import LibraryCall
 from moorage.config import options
 from moorage.messages.wire import Message, R, encode, prepare
+
+import oslo_messaging
+from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
 LOG = logging.getLogger(__name__)
 

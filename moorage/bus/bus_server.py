@@ -6,15 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from moorage.bus.broker import close_transport, closing_faults_ignored, declaration
-
-# isort: split
-# Imported after the line above, which selects the threading backend.
-import oslo_messaging
-
 from moorage import errors, ids
+from moorage.bus.broker import close_transport, closing_faults_ignored, declaration
 from moorage.bus.calling import HOUSEKEEPING
 from moorage.bus.rpc_server import CallDispatcher, ThreadedServer
+
+import oslo_messaging
 
 if TYPE_CHECKING:
     from moorage.bus.bus import Bus, Client

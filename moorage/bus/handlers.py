@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
-
-# isort: split
-import oslo_messaging
-
 from moorage import context, errors, failpoints, metrics, tracing
 from moorage.batches import BatchItem
 from moorage.bus.calling import SECONDS_LEFT, SENDING, TRACEPARENT, plain_error, read_sending, request_id_of
 from moorage.bus.message_size import fitting
+from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 from moorage.messages.wire import Message, Mutation, R, decode_strictly, encode
+
+import oslo_messaging
 
 LOG = logging.getLogger(__name__)
 

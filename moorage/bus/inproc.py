@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
-
-# isort: split
-import oslo_messaging
 from oslo_config import cfg
-from oslo_messaging._drivers import base
-from oslo_messaging._drivers import common as rpc_common
 
 from moorage.bus import message_json
+from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
+
+import oslo_messaging
+from oslo_messaging._drivers import base
+from oslo_messaging._drivers import common as rpc_common
 
 # The most messages that are kept for a stopped server; then the oldest is dropped. RabbitMQ has no such bound, but here
 # the messages use this process's memory. Arbitrary: far more than arrive while a service restarts.

@@ -9,18 +9,15 @@ from concurrent.futures import Future
 from functools import lru_cache
 from typing import Any
 
-from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
+from moorage import errors, metrics
+from moorage.bus.handlers import Answer, Endpoint, ReceivedCall, stamp
+from moorage.thread_pool import ThreadOccupancy, ThreadPool
 
-# isort: split
 import oslo_messaging
 from oslo_messaging._drivers.base import PollStyleListenerAdapter
 from oslo_messaging._utils import version_is_compatible
 from oslo_messaging.rpc import dispatcher
 from oslo_messaging.rpc.server import RPCServer
-
-from moorage import errors, metrics
-from moorage.bus.handlers import Answer, Endpoint, ReceivedCall, stamp
-from moorage.thread_pool import ThreadOccupancy, ThreadPool
 
 #: Seconds after which a message is taken even if no thread is free. The thread that takes messages also sends the
 #: heartbeats of the connection; the broker closes it after about ten seconds without a heartbeat.

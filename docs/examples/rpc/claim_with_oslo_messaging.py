@@ -7,8 +7,9 @@ import contextlib
 import sys
 import uuid
 
-import oslo_messaging
 from oslo_config import cfg
+
+import oslo_messaging
 
 EXCHANGE = "moorage"
 OWNER = "leases"

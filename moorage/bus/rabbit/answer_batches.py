@@ -25,7 +25,6 @@ from moorage.bus.rabbit.message_batches import (
     size_of,
 )
 
-# isort: split
 from oslo_messaging._drivers import amqpdriver
 from oslo_messaging._drivers import common as rpc_common
 

@@ -23,7 +23,6 @@ from moorage.bus.calling import QUEUE_PART
 from moorage.bus.rabbit import alarms, tls
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
-# isort: split
 import oslo_messaging
 from oslo_messaging._drivers import amqp, impl_rabbit
 from oslo_messaging._drivers import common as rpc_common

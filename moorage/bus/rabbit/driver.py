@@ -11,20 +11,17 @@ from typing import Any, Final, NamedTuple
 import cachetools
 from oslo_config import cfg
 
-from moorage.bus.calling import reason
-from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
-
-# isort: split
-import oslo_messaging
-from oslo_messaging._drivers import amqp, amqpdriver, base, impl_rabbit, pool
-from oslo_messaging._drivers import common as rpc_common
-
 from moorage.batches import BatchItem
+from moorage.bus.calling import reason
 from moorage.bus.handlers import Answer
 from moorage.bus.message_json import enveloped
 from moorage.bus.rabbit.answer_batches import AnswerSender, ReplyWaiter
 from moorage.bus.rabbit.connection import Connection, send_once_there_is_a_queue
 from moorage.bus.rabbit.message_batches import CallQueue, CallSender, LibraryCall, calls_of
+
+import oslo_messaging
+from oslo_messaging._drivers import amqp, amqpdriver, base, impl_rabbit, pool
+from oslo_messaging._drivers import common as rpc_common
 
 LOG = logging.getLogger(__name__)
 

@@ -30,7 +30,6 @@ from moorage.batches import BatchItem
 from moorage.bus.message_json import dumps, enveloped
 from moorage.bus.rabbit.connection import seconds_in_queue, send_once_there_is_a_queue
 
-# isort: split
 import oslo_messaging
 from oslo_messaging._drivers import amqp
 from oslo_messaging._drivers import common as rpc_common

@@ -13,7 +13,6 @@ from harness.waiting import wait_until
 from moorage import errors
 from moorage.bus.rabbit import driver
 
-# isort: split
 # Imported after the bus, which selects the threading backend.
 import oslo_messaging
 

@@ -23,7 +23,6 @@ from moorage.config import options
 from moorage.messages import ListCells, ListHosts
 from moorage.model import Cell
 
-# isort: split
 # Imported after the bus, which selects the threading backend.
 import oslo_messaging
 

@@ -5,12 +5,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import oslo_messaging
 import pytest
-from oslo_messaging.rpc.dispatcher import NoSuchMethod, UnsupportedVersion
 from support.bus.greeting_service import Cloud, GreetingService
 
 from moorage import errors
+
+import oslo_messaging
+from oslo_messaging.rpc.dispatcher import NoSuchMethod, UnsupportedVersion
 
 Send = Callable[..., Any]
 GREET = {"method": "greet", "version": "1.0", "args": {"name": "Ada"}}

@@ -17,7 +17,6 @@ from moorage.bus.rabbit.connection import NotSentInTime
 from moorage.bus.rabbit.driver import RabbitDriver
 from moorage.config import options
 
-# isort: split
 # Imported after the driver, which selects the threading backend.
 import oslo_messaging
 

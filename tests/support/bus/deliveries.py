@@ -9,13 +9,12 @@ from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+from oslo_config import cfg
+
 from moorage.bus import inproc, message_json
 from moorage.bus.calling import SECONDS_LEFT
 
-# isort: split
-# Imported after the lines above, which select the threading backend.
 import oslo_messaging
-from oslo_config import cfg
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,15 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-import oslo_messaging
 import pytest
-from oslo_messaging.rpc.dispatcher import NoSuchMethod, UnsupportedVersion
 from support.bus.greeting_service import Greet, GreetingService
 
 from moorage import errors
 from moorage.bus.handlers import Endpoint
 from moorage.bus.rpc_server import CallDispatcher
+
+import oslo_messaging
+from oslo_messaging.rpc.dispatcher import NoSuchMethod, UnsupportedVersion
 
 GREET = {"method": "greet", "version": "1.0", "args": {"name": "Ada"}}
 

@@ -5,7 +5,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import oslo_messaging
 import pytest
 
 from moorage import errors
@@ -13,6 +12,8 @@ from moorage.batches import BatchItem
 from moorage.bus.handlers import Endpoint, ReceivedCall
 from moorage.messages import ListCells
 from moorage.model import Cell
+
+import oslo_messaging
 
 
 class Large:
