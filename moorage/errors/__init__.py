@@ -4,72 +4,10 @@ The first paragraph of a class's docstring is its message to the operator, with 
 keyword-only and JSON-safe, so that an error crosses the bus as its own class. A released ``code`` never changes.
 """
 
-from moorage.errors.away import AgentUnreachable as AgentUnreachable
-from moorage.errors.away import BusRefused as BusRefused
-from moorage.errors.away import BusUnavailable as BusUnavailable
-from moorage.errors.away import CellUnreachable as CellUnreachable
-from moorage.errors.away import DeadlineExceeded as DeadlineExceeded
-from moorage.errors.away import NoReply as NoReply
-from moorage.errors.away import NotServed as NotServed
-from moorage.errors.away import Overloaded as Overloaded
-from moorage.errors.away import SchemaInUse as SchemaInUse
-from moorage.errors.away import StoreRefused as StoreRefused
-from moorage.errors.away import StoreUnavailable as StoreUnavailable
-from moorage.errors.away import Unavailable as Unavailable
-from moorage.errors.away import UpgradeUnderWay as UpgradeUnderWay
-from moorage.errors.basis import MoorageError as MoorageError
-from moorage.errors.basis import every_error as every_error
-from moorage.errors.caller import AlreadyExists as AlreadyExists
-from moorage.errors.caller import CallerError as CallerError
-from moorage.errors.caller import CellNotFound as CellNotFound
-from moorage.errors.caller import ConsumerDeleted as ConsumerDeleted
-from moorage.errors.caller import ConsumerNotFound as ConsumerNotFound
-from moorage.errors.caller import HostAggregateNotFound as HostAggregateNotFound
-from moorage.errors.caller import HostNotFound as HostNotFound
-from moorage.errors.caller import InstanceNotFound as InstanceNotFound
-from moorage.errors.caller import InvalidRequest as InvalidRequest
-from moorage.errors.caller import InvalidState as InvalidState
-from moorage.errors.caller import InventoryNotFound as InventoryNotFound
-from moorage.errors.caller import MigrationNotFound as MigrationNotFound
-from moorage.errors.caller import NameInUse as NameInUse
-from moorage.errors.caller import NotFound as NotFound
-from moorage.errors.caller import ProviderNotFound as ProviderNotFound
-from moorage.errors.caller import ReplyTooLarge as ReplyTooLarge
-from moorage.errors.caller import RequestIdReused as RequestIdReused
-from moorage.errors.caller import RequestTooLarge as RequestTooLarge
-from moorage.errors.caller import ResourceClassNotFound as ResourceClassNotFound
-from moorage.errors.caller import ServerGroupNotFound as ServerGroupNotFound
-from moorage.errors.caller import TraitNotFound as TraitNotFound
-from moorage.errors.caller import ZoneConflict as ZoneConflict
-from moorage.errors.fault import BadPluginValue as BadPluginValue
-from moorage.errors.fault import BrokenPlugin as BrokenPlugin
-from moorage.errors.fault import InternalError as InternalError
-from moorage.errors.fault import SlowPlugin as SlowPlugin
-from moorage.errors.installation import ConfigurationError as ConfigurationError
-from moorage.errors.installation import SchemaMismatch as SchemaMismatch
-from moorage.errors.installation import SchemaTooNew as SchemaTooNew
-from moorage.errors.installation import ServiceNameTaken as ServiceNameTaken
-from moorage.errors.installation import UnknownPlugin as UnknownPlugin
-from moorage.errors.refused import BuildFailed as BuildFailed
-from moorage.errors.refused import BuildImpossible as BuildImpossible
-from moorage.errors.refused import CannotCarryOver as CannotCarryOver
-from moorage.errors.refused import CapacityExceeded as CapacityExceeded
-from moorage.errors.refused import GroupRuleRefused as GroupRuleRefused
-from moorage.errors.refused import GuestActionFailed as GuestActionFailed
-from moorage.errors.refused import ImpossibleDeal as ImpossibleDeal
-from moorage.errors.refused import InvalidInventory as InvalidInventory
-from moorage.errors.refused import InventoryInUse as InventoryInUse
-from moorage.errors.refused import MaxRetriesExceeded as MaxRetriesExceeded
-from moorage.errors.refused import NoValidHost as NoValidHost
-from moorage.errors.refused import PlacementRefused as PlacementRefused
-from moorage.errors.refused import ProviderHasChildren as ProviderHasChildren
-from moorage.errors.refused import ProviderInUse as ProviderInUse
-from moorage.errors.refused import SearchBoundReached as SearchBoundReached
-from moorage.errors.stale import ClaimContention as ClaimContention
-from moorage.errors.stale import ClaimReleased as ClaimReleased
-from moorage.errors.stale import ConsumerGenerationConflict as ConsumerGenerationConflict
-from moorage.errors.stale import ProviderGenerationConflict as ProviderGenerationConflict
-from moorage.errors.stale import RequestInProgress as RequestInProgress
-from moorage.errors.stale import StaleOrder as StaleOrder
-from moorage.errors.stale import StaleView as StaleView
-from moorage.errors.stale import TryAgain as TryAgain
+from moorage.errors.away import *
+from moorage.errors.basis import *
+from moorage.errors.caller import *
+from moorage.errors.fault import *
+from moorage.errors.installation import *
+from moorage.errors.refused import *
+from moorage.errors.stale import *

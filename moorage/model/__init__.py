@@ -1,87 +1,12 @@
 """The shared data model: frozen, JSON-safe values used by all packages and on the wire."""
 
-from moorage.model.allocations import Aggregates as Aggregates
-from moorage.model.allocations import AllocationCandidates as AllocationCandidates
-from moorage.model.allocations import AllocationRequest as AllocationRequest
-from moorage.model.allocations import Allocations as Allocations
-from moorage.model.allocations import Consumer as Consumer
-from moorage.model.allocations import ConsumerAllocations as ConsumerAllocations
-from moorage.model.allocations import ConsumerHold as ConsumerHold
-from moorage.model.allocations import Inventories as Inventories
-from moorage.model.allocations import Inventory as Inventory
-from moorage.model.allocations import ProviderAllocations as ProviderAllocations
-from moorage.model.allocations import ProviderAmounts as ProviderAmounts
-from moorage.model.allocations import ProviderReport as ProviderReport
-from moorage.model.allocations import ProviderSummary as ProviderSummary
-from moorage.model.allocations import ResourceProvider as ResourceProvider
-from moorage.model.allocations import Traits as Traits
-from moorage.model.allocations import Usage as Usage
-from moorage.model.basis import DISK_GB as DISK_GB
-from moorage.model.basis import LONGEST_TEXT as LONGEST_TEXT
-from moorage.model.basis import MEMORY_MB as MEMORY_MB
-from moorage.model.basis import VCPU as VCPU
-from moorage.model.basis import Amount as Amount
-from moorage.model.basis import ConsumerType as ConsumerType
-from moorage.model.basis import Count as Count
-from moorage.model.basis import Generation as Generation
-from moorage.model.basis import Name as Name
-from moorage.model.basis import NewName as NewName
-from moorage.model.basis import RequestId as RequestId
-from moorage.model.basis import ResourceClassName as ResourceClassName
-from moorage.model.basis import Resources as Resources
-from moorage.model.basis import RowNumber as RowNumber
-from moorage.model.basis import Suffix as Suffix
-from moorage.model.basis import Text as Text
-from moorage.model.basis import TraitName as TraitName
-from moorage.model.basis import Uuid as Uuid
-from moorage.model.basis import Value as Value
-from moorage.model.explanation import Explanation as Explanation
-from moorage.model.explanation import FilterCount as FilterCount
-from moorage.model.explanation import Miss as Miss
-from moorage.model.explanation import RankedHost as RankedHost
-from moorage.model.explanation import Shortage as Shortage
-from moorage.model.explanation import WeigherScore as WeigherScore
-from moorage.model.explanation import WhatIf as WhatIf
-from moorage.model.hosts import ZONE_KEY as ZONE_KEY
-from moorage.model.hosts import AggregateHost as AggregateHost
-from moorage.model.hosts import Cell as Cell
-from moorage.model.hosts import HostAggregate as HostAggregate
-from moorage.model.hosts import HostLoad as HostLoad
-from moorage.model.hosts import HostMetadata as HostMetadata
-from moorage.model.hosts import HostReport as HostReport
-from moorage.model.hosts import HostState as HostState
-from moorage.model.hosts import UnmirroredHost as UnmirroredHost
-from moorage.model.instances import AttachedResource as AttachedResource
-from moorage.model.instances import Attempt as Attempt
-from moorage.model.instances import EndedAttempt as EndedAttempt
-from moorage.model.instances import Guest as Guest
-from moorage.model.instances import Instance as Instance
-from moorage.model.instances import Migration as Migration
-from moorage.model.instances import Placement as Placement
-from moorage.model.moves import GroupPolicy as GroupPolicy
-from moorage.model.moves import Move as Move
-from moorage.model.moves import MoveKind as MoveKind
-from moorage.model.moves import ServerGroup as ServerGroup
-from moorage.model.recorded import InstanceHolds as InstanceHolds
-from moorage.model.recorded import RecordedHold as RecordedHold
-from moorage.model.recorded import SeenConsumer as SeenConsumer
-from moorage.model.request_spec import MOST_CONDITIONS as MOST_CONDITIONS
-from moorage.model.request_spec import MOST_GROUPS as MOST_GROUPS
-from moorage.model.request_spec import UNSUFFIXED as UNSUFFIXED
-from moorage.model.request_spec import Destination as Destination
-from moorage.model.request_spec import Flavor as Flavor
-from moorage.model.request_spec import HostNames as HostNames
-from moorage.model.request_spec import Image as Image
-from moorage.model.request_spec import RequestSpec as RequestSpec
-from moorage.model.request_spec import ResourceGroup as ResourceGroup
-from moorage.model.request_spec import ResourceRequest as ResourceRequest
-from moorage.model.reshapes import ChildProvider as ChildProvider
-from moorage.model.reshapes import InventoryFields as InventoryFields
-from moorage.model.reshapes import MoveInstruction as MoveInstruction
-from moorage.model.reshapes import Reallocation as Reallocation
-from moorage.model.reshapes import ReshapedInventories as ReshapedInventories
-from moorage.model.reshapes import ReshapePlan as ReshapePlan
-from moorage.model.selection import Selection as Selection
-
-#: The former name, for drivers that import it.
-Dealt = Reallocation
+from moorage.model.allocations import *
+from moorage.model.basis import *
+from moorage.model.explanation import *
+from moorage.model.hosts import *
+from moorage.model.instances import *
+from moorage.model.moves import *
+from moorage.model.recorded import *
+from moorage.model.request_spec import *
+from moorage.model.reshapes import *
+from moorage.model.selection import *

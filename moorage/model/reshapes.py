@@ -65,6 +65,10 @@ class Reallocation(Value, frozen=True, kw_only=True):
     resources: Annotated[Resources, Meta(min_length=1, max_length=256)]
 
 
+#: The former name, for drivers that import it.
+Dealt = Reallocation
+
+
 class ReshapePlan(Value, frozen=True, kw_only=True):
     """The effect of a reshape by move instructions, planned or done. Providers are named by uuid."""
 
