@@ -59,9 +59,8 @@ def page() -> str:
 
 
 def _messages() -> Iterator[type[Message[Any]]]:
-    for kind in vars(messages).values():
-        if isinstance(kind, type) and issubclass(kind, Message) and "method" in vars(kind):
-            yield kind
+    found = {kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, Message)}
+    yield from (kind for kind in found if found.isdisjoint(kind.__subclasses__()))
 
 
 def _message(kind: type[Message[Any]]) -> list[str]:

@@ -1,17 +1,17 @@
 """Test that each message of the store's topic goes to the one function that serves it."""
 
 import pytest
+from support.bus.message_samples import every_message
 
-from moorage import errors, messages
+from moorage import errors
 from moorage.db.database import Database
 from moorage.messages import ListHosts
-from moorage.messages.wire import Message, Mutation
+from moorage.messages.wire import Mutation
 from placement_store.dispatcher import SERVED, Dispatcher
 
 
 def test_all_messages_of_the_topic_and_no_others_are_served() -> None:
-    known = {one for one in vars(messages).values() if isinstance(one, type) and issubclass(one, Message)}
-    assert SERVED.keys() == {one for one in known if getattr(one, "topic", None) == "placement"}
+    assert SERVED.keys() == {one for one in every_message() if one.topic == "placement"}
 
 
 def test_messages_that_write_are_mutations_and_others_are_not() -> None:
