@@ -13,23 +13,17 @@ export class AuditView {
     this.result = h("div", { "aria-live": "polite" });
     this.element = h(
       "section",
-      {},
-      h("h2", {}, "Audit"),
+      h("h2", "Audit"),
       h(
-        "p",
-        { class: "quiet" },
+        "p.quiet",
         "Compares what the store, the conductors, the cells and the schedulers say, like ",
-        h("code", {}, "moorage audit"),
+        h("code", "moorage audit"),
         ". It changes nothing. It reads the whole store: run it when there is a reason to.",
       ),
       this.button,
       this.result,
     );
   }
-
-  show() {}
-
-  hide() {}
 
   async poll() {
     this.#draw(await get("audit"));
@@ -39,7 +33,7 @@ export class AuditView {
     try {
       this.#draw(await post("audit"));
     } catch (fault) {
-      replace(this.result, h("p", { class: "bad" }, fault.message));
+      replace(this.result, h("p.bad", fault.message));
     }
   }
 
@@ -53,10 +47,10 @@ export class AuditView {
 }
 
 function content(found) {
-  if (found.state === "none") return h("p", { class: "quiet" }, "None has been run yet.");
-  if (found.state === "running") return h("p", {}, chip("running"), ` for ${duration(found.now - found.began_at)}`);
+  if (found.state === "none") return h("p.quiet", "None has been run yet.");
+  if (found.state === "running") return h("p", chip("running"), ` for ${duration(found.now - found.began_at)}`);
   const when = `at ${moment(found.ended_at)}, in ${duration(found.ended_at - found.began_at)}`;
-  if (found.state === "failed") return h("p", {}, chip("failed"), ` ${found.reason} · ${when}`);
+  if (found.state === "failed") return h("p", chip("failed"), ` ${found.reason} · ${when}`);
   const unseen = Object.entries(found.unseen);
   const verdict = found.findings.length
     ? chip(`${found.findings.length} findings`, "bad")
@@ -64,7 +58,7 @@ function content(found) {
       ? chip("nothing found, not all seen", "warn")
       : chip("nothing found", "good");
   return [
-    h("p", {}, verdict, h("span", { class: "quiet" }, ` ${when}`)),
+    h("p", verdict, h("span.quiet", ` ${when}`)),
     found.findings.length
       ? table(
           "Findings",

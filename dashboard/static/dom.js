@@ -2,15 +2,18 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-function fill(element, properties, children) {
-  for (const [name, value] of Object.entries(properties ?? {})) {
+/** Set what precedes the children in the arguments of `h`, and append the children. */
+function fill(element, classes, rest) {
+  const properties = rest[0]?.constructor === Object ? rest.shift() : {};
+  if (classes.length) element.setAttribute("class", classes.join(" "));
+  for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     // Set as a property: the page's own security policy would refuse an attribute `style`.
     else if (name === "style") Object.assign(element.style, value);
     else element.setAttribute(name, value === true ? "" : value);
   }
-  append(element, children);
+  append(element, rest);
   return element;
 }
 
@@ -21,14 +24,41 @@ function append(element, children) {
   }
 }
 
-/** Return an HTML element. */
-export function h(tag, properties, ...children) {
-  return fill(document.createElement(tag), properties, children);
+/** Return an HTML element: `h("p.quiet", { id: "count" }, ...children)`; classes and properties may be left out. */
+export function h(tag, ...rest) {
+  const [name, ...classes] = tag.split(".");
+  return fill(document.createElement(name), classes, rest);
 }
 
-/** Return an SVG element. */
-export function svg(tag, properties, ...children) {
-  return fill(document.createElementNS(SVG, tag), properties, children);
+/** Return an SVG element, as `h` does. */
+export function svg(tag, ...rest) {
+  const [name, ...classes] = tag.split(".");
+  return fill(document.createElementNS(SVG, name), classes, rest);
+}
+
+/** Return a list that can be folded away; null without entries. */
+export function folded(title, entries, open = false) {
+  const items = entries.map((entry) => h("li", entry));
+  return items.length ? h("details", { open }, h("summary", title), h("ul", items)) : null;
+}
+
+/** Return a field with its label. */
+export function labelled(label, field) {
+  return h("label", h("span", label), field);
+}
+
+/** Return a form with its fields in a row; `submitted` is called with it instead of a request to the server. */
+export function form(submitted, ...children) {
+  const onsubmit = (event) => {
+    event.preventDefault();
+    submitted(event.target);
+  };
+  return h("form.filters", { onsubmit }, children);
+}
+
+/** Return the options of a selection, of values and texts. */
+export function options(entries) {
+  return entries.map(([value, text]) => h("option", { value }, text));
 }
 
 /** Replace the children of an element; the element with the same `data-key` keeps the focus. */
@@ -41,40 +71,15 @@ export function replace(element, ...children) {
 
 /** Return a table with the given columns; cells are texts or elements. */
 export function table(caption, columns, rows) {
-  return h(
-    "div",
-    { class: "scroll" },
-    h(
-      "table",
-      {},
-      h("caption", { class: "hidden" }, caption),
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          columns.map((name) => h("th", { scope: "col" }, name)),
-        ),
-      ),
-      h(
-        "tbody",
-        {},
-        rows.map((cells) =>
-          h(
-            "tr",
-            {},
-            cells.map((cell, i) => h("td", { "data-label": columns[i] }, cell)),
-          ),
-        ),
-      ),
-    ),
-  );
+  const cell = (content, i) => h("td", { "data-label": columns[i] }, content);
+  const head = columns.map((name) => h("th", { scope: "col" }, name));
+  const body = rows.map((cells) => h("tr", cells.map(cell)));
+  return h("div.scroll", h("table", h("caption.hidden", caption), h("thead", h("tr", head)), h("tbody", body)));
 }
 
 /** Return a state as a coloured word. */
 export function chip(state, kind = kindOf(state)) {
-  return h("span", { class: `chip ${kind}` }, state);
+  return h(`span.chip.${kind}`, state);
 }
 
 const KINDS = {

@@ -1,8 +1,26 @@
 // A decision as a picture: how many hosts each filter has left, and why the others were removed.
 
-import { h, number, svg } from "./dom.js";
+import { get } from "./api.js";
+import { folded, h, number, replace, svg } from "./dom.js";
 
 const LEAST = 0.8;
+
+/**
+ * Ask a scheduler to explain, and show its decision, and why it refuses `parameters.host`.
+ * @param isCurrent false once the viewer has gone on to something else.
+ */
+export async function explain(element, parameters, isCurrent) {
+  replace(element, h("p.quiet", "Asking a scheduler …"));
+  try {
+    const found = await get("explain", parameters);
+    if (!isCurrent()) return;
+    const asked = parameters.host?.toLowerCase();
+    const refused = Object.entries(found.named_hosts ?? {}).find(([name]) => name.toLowerCase() === asked);
+    replace(element, refused ? h("p.verdict", h("b", refused[0]), ` ${refused[1]}.`) : null, funnel(found));
+  } catch (fault) {
+    if (isCurrent()) replace(element, h("p.bad", fault.message));
+  }
+}
 
 /** Return the picture of an explanation. */
 export function funnel(explanation) {
@@ -11,54 +29,36 @@ export function funnel(explanation) {
   const rows = explanation.filters.map((each) => {
     const before = width(each.hosts),
       after = width(each.left);
+    const reasons = each.reasons.map((one) => `${number(one.hosts)} ${one.words}`).join("; ");
     return h(
       "li",
-      { class: each.left < each.hosts ? "removes" : null },
-      h("span", { class: "name", title: each.name }, each.name),
-      svg(
-        "svg",
-        {
-          viewBox: "0 0 100 20",
-          preserveAspectRatio: "none",
-          role: "img",
-          "aria-label": `${each.name}: ${each.left} of ${each.hosts} hosts left`,
-        },
-        svg("polygon", { class: "before", points: trapezoid(before, before) }),
-        svg("polygon", { class: "after", points: trapezoid(before, after) }),
+      h("span.name", { title: each.name }, each.name),
+      picture(
+        { role: "img", "aria-label": `${each.name}: ${each.left} of ${each.hosts} hosts left` },
+        svg("polygon.before", { points: trapezoid(before, before) }),
+        svg("polygon.after", { points: trapezoid(before, after) }),
       ),
-      h("span", { class: "left" }, number(each.left)),
-      each.reasons.length
-        ? h("span", { class: "why" }, each.reasons.map((one) => `${number(one.hosts)} ${one.words}`).join("; "))
-        : null,
+      h("span.left", number(each.left)),
+      reasons ? h("span.why", reasons) : null,
     );
   });
+  const everything = h(
+    "li",
+    h("span.name", "all hosts"),
+    picture({ "aria-hidden": "true" }, svg("polygon.after", { points: trapezoid(100, 100) })),
+    h("span.left", number(explanation.hosts)),
+  );
   return h(
-    "div",
-    { class: "funnel" },
-    h(
-      "p",
-      { class: explanation.chosen ? "answer good" : "answer bad" },
-      explanation.chosen ? `A host: ${explanation.chosen}` : "No valid host",
-    ),
-    h("p", {}, explanation.summary),
-    h(
-      "ol",
-      { "aria-label": "Hosts left after each filter" },
-      h(
-        "li",
-        {},
-        h("span", { class: "name" }, "all hosts"),
-        svg(
-          "svg",
-          { viewBox: "0 0 100 20", preserveAspectRatio: "none", "aria-hidden": "true" },
-          svg("polygon", { class: "after", points: trapezoid(100, 100) }),
-        ),
-        h("span", { class: "left" }, number(explanation.hosts)),
-      ),
-      rows,
-    ),
+    "div.funnel",
+    explanation.chosen ? h("p.answer.good", `A host: ${explanation.chosen}`) : h("p.answer.bad", "No valid host"),
+    h("p", explanation.summary),
+    h("ol", { "aria-label": "Hosts left after each filter" }, everything, rows),
     lists(explanation),
   );
+}
+
+function picture(properties, ...polygons) {
+  return svg("svg", { viewBox: "0 0 100 20", preserveAspectRatio: "none", ...properties }, polygons);
 }
 
 function trapezoid(top, bottom) {
@@ -67,44 +67,29 @@ function trapezoid(top, bottom) {
 }
 
 function lists(explanation) {
-  const of = (title, entries) =>
-    entries.length
-      ? h(
-          "details",
-          { open: entries.length < 6 },
-          h("summary", {}, title),
-          h(
-            "ul",
-            {},
-            entries.map((entry) => h("li", {}, entry)),
-          ),
-        )
-      : null;
+  const of = (title, entries) => folded(title, entries, entries.length < 6);
+  const pairs = (found, words = (why) => ` ${why}`) =>
+    Object.entries(found ?? {}).map(([host, why]) => [hostLink(host), words(why)]);
   const misses = (explanation.nearest_misses ?? []).map((miss) => [
     hostLink(miss.host),
     `: ${number(miss.asked)} ${miss.resource_class} asked, ${number(miss.free)} free`,
   ]);
-  const pairs = (of) => Object.entries(of ?? {}).map(([host, why]) => [hostLink(host), ` ${why}`]);
+  const best = (explanation.top_hosts ?? []).map((one) => [
+    `${one.rank}. `,
+    hostLink(one.host),
+    ` ${one.weight.toFixed(3)} = ${one.scores.map((s) => `${s.weigher} ${s.counts.toFixed(3)}`).join(" + ")}`,
+  ]);
+  const skipped = Object.entries(explanation.skipped_plugins ?? {}).map(([plugin, why]) => `${plugin}: ${why}`);
   return [
     of("Named hosts", pairs(explanation.named_hosts)),
     of("Nearest misses", misses),
     of("Hosts that came furthest", pairs(explanation.nearest_hosts)),
     of(
       "Others were faster on",
-      Object.entries(explanation.lost_races ?? {}).map(([host, times]) => [hostLink(host), ` ${times} times`]),
+      pairs(explanation.lost_races, (times) => ` ${times} times`),
     ),
-    of(
-      "The best hosts",
-      (explanation.top_hosts ?? []).map((one) => [
-        `${one.rank}. `,
-        hostLink(one.host),
-        ` ${one.weight.toFixed(3)} = ${one.scores.map((s) => `${s.weigher} ${s.counts.toFixed(3)}`).join(" + ")}`,
-      ]),
-    ),
-    of(
-      "Decided without",
-      Object.entries(explanation.skipped_plugins ?? {}).map(([plugin, why]) => `${plugin}: ${why}`),
-    ),
+    of("The best hosts", best),
+    of("Decided without", skipped),
   ];
 }
 

@@ -1,8 +1,8 @@
 // One host: its provider tree, the consumers that hold something there, and why a request does not go there.
 
 import { get } from "./api.js";
-import { chip, h, duration, instanceLink, number, percent, replace, short } from "./dom.js";
-import { funnel } from "./funnel.js";
+import { chip, duration, folded, form, h, instanceLink, labelled, number, percent, replace, short } from "./dom.js";
+import { explain } from "./funnel.js";
 import { question } from "./question.js";
 
 export class HostPanel {
@@ -21,18 +21,14 @@ export class HostPanel {
   async open(host) {
     if (this.host?.row === host.row && this.host?.name === host.name && !this.element.hidden) return;
     this.host = host;
-    this.body = h("div", {}, h("p", { class: "quiet" }, "Reading …"));
+    this.body = h("div", h("p.quiet", "Reading …"));
     this.answer = h("div");
+    const close = h("button", { type: "button", onclick: () => this.closed(), "aria-label": "Close" }, "✕");
     replace(
       this.element,
-      h(
-        "div",
-        { class: "row" },
-        h("h2", {}, host.name),
-        h("button", { type: "button", onclick: () => this.closed(), "aria-label": "Close" }, "✕"),
-      ),
+      h("div.row", h("h2", host.name), close),
       this.body,
-      h("h3", {}, "Why not here?"),
+      h("h3", "Why not here?"),
       this.#form(),
       this.answer,
     );
@@ -58,37 +54,22 @@ export class HostPanel {
 
   #form() {
     const field = (name, label, value) =>
-      h("label", {}, h("span", {}, label), h("input", { type: "number", name, min: 0, value, required: true }));
+      labelled(label, h("input", { type: "number", name, min: 0, value, required: true }));
+    const forget = () => {
+      question.uuid = null;
+      replace(this.answer);
+    };
     const asked = question.uuid
       ? h(
           "p",
-          {},
           "Asked about the request of instance ",
           instanceLink(question.uuid, "asked"),
           " ",
-          h(
-            "button",
-            {
-              type: "button",
-              class: "small",
-              onclick: () => {
-                question.uuid = null;
-                replace(this.answer);
-              },
-            },
-            "another question",
-          ),
+          h("button.small", { type: "button", onclick: forget }, "another question"),
         )
       : null;
-    return h(
-      "form",
-      {
-        class: "filters",
-        onsubmit: (event) => {
-          event.preventDefault();
-          this.#ask(Object.fromEntries(new FormData(event.target)));
-        },
-      },
+    return form(
+      (given) => this.#ask(Object.fromEntries(new FormData(given))),
       asked,
       field("vcpus", "VCPU", 2),
       field("memory_mb", "MiB", 2048),
@@ -99,15 +80,7 @@ export class HostPanel {
 
   async #ask(what) {
     const host = this.host;
-    replace(this.answer, h("p", { class: "quiet" }, "Asking a scheduler …"));
-    try {
-      const found = await get("explain", { ...what, host: host.name });
-      if (this.host !== host) return;
-      const why = (found.named_hosts ?? {})[host.name];
-      replace(this.answer, why ? h("p", { class: "verdict" }, h("b", {}, host.name), ` ${why}.`) : null, funnel(found));
-    } catch (fault) {
-      replace(this.answer, h("p", { class: "bad" }, fault.message));
-    }
+    await explain(this.answer, { ...what, host: host.name }, () => this.host === host);
   }
 }
 
@@ -121,7 +94,6 @@ function content(found, host) {
   return [
     h(
       "p",
-      {},
       chip(status),
       found.disabled ? [" ", chip("disabled")] : null,
       ` cell ${host.cell} · zone ${found.zone}`,
@@ -129,15 +101,13 @@ function content(found, host) {
       found.failed_builds ? ` · ${number(found.failed_builds)} recent failed builds` : null,
     ),
     tree(children, null),
-    h("h3", {}, `Guests and other holders (${found.consumers.length})`),
-    found.consumers.length
-      ? h("ul", { class: "guests" }, found.consumers.map(consumer))
-      : h("p", { class: "quiet" }, "none"),
-    words(
+    h("h3", `Guests and other holders (${found.consumers.length})`),
+    found.consumers.length ? h("ul.guests", found.consumers.map(consumer)) : h("p.quiet", "none"),
+    folded(
       "Metadata of its aggregates",
       Object.entries(found.metadata).map(([key, values]) => `${key} = ${values.join(", ")}`),
     ),
-    words(
+    folded(
       "Attributes",
       Object.entries(found.attributes).map(([key, value]) => `${key} = ${value}`),
     ),
@@ -145,38 +115,27 @@ function content(found, host) {
 }
 
 function tree(children, parent) {
-  const of = children.get(parent);
-  return of
-    ? h(
-        "ul",
-        { class: "tree" },
-        of.map((provider) =>
-          h(
-            "li",
-            {},
-            h("span", { class: "provider", title: provider.uuid }, provider.name),
-            Object.entries(provider.inventories).map(([name, one]) => bar(name, one)),
-            words(`${provider.traits.length} traits`, provider.traits),
-            tree(children, provider.uuid),
-          ),
-        ),
-      )
-    : null;
+  const branch = (provider) =>
+    h(
+      "li",
+      h("span.provider", { title: provider.uuid }, provider.name),
+      Object.entries(provider.inventories).map(([name, one]) => bar(name, one)),
+      folded(`${provider.traits.length} traits`, provider.traits),
+      tree(children, provider.uuid),
+    );
+  return children.has(parent) ? h("ul.tree", children.get(parent).map(branch)) : null;
 }
 
 function bar(name, one) {
   const share = one.capacity > 0 ? one.used / one.capacity : 0;
   const detail = `total ${number(one.total)}, reserved ${number(one.reserved)}, ratio ${number(one.ratio)}`;
+  const filled = h("i", { style: { width: `${Math.min(100, share * 100)}%` } });
   return h(
-    "div",
-    { class: "amount", title: detail },
-    h("span", {}, name),
-    h(
-      "span",
-      { class: share >= 0.999 ? "bar full" : "bar" },
-      h("i", { style: { width: `${Math.min(100, share * 100)}%` } }),
-    ),
-    h("span", { class: "figure" }, `${number(one.used)} of ${number(one.capacity)} · ${percent(share)}`),
+    "div.amount",
+    { title: detail },
+    h("span", name),
+    h(share >= 0.999 ? "span.bar.full" : "span.bar", filled),
+    h("span.figure", `${number(one.used)} of ${number(one.capacity)} · ${percent(share)}`),
   );
 }
 
@@ -192,25 +151,9 @@ function consumer({ uuid, held, claim }) {
   const since = claim ? `${claim.claim_id ? "" : "residue, "}${duration(claim.age)} old` : null;
   return h(
     "li",
-    {},
     type === "INSTANCE" ? instanceLink(uuid) : [short(uuid), ` ${type}`],
     ` ${amounts}`,
-    since ? h("span", { class: "quiet" }, ` · ${since}`) : null,
+    since ? h("span.quiet", ` · ${since}`) : null,
     claim && claim.claim_id && !claim.accepted_by ? [" ", chip("not accepted", "warn")] : null,
   );
-}
-
-function words(title, entries) {
-  return entries.length
-    ? h(
-        "details",
-        {},
-        h("summary", {}, title),
-        h(
-          "ul",
-          {},
-          entries.map((entry) => h("li", {}, entry)),
-        ),
-      )
-    : null;
 }

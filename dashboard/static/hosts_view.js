@@ -2,7 +2,7 @@
 
 import { Chart } from "./charts.js";
 import { cloud } from "./cloud.js";
-import { h, percent, replace } from "./dom.js";
+import { form, h, labelled, options, percent, replace } from "./dom.js";
 import { HostPanel } from "./host_panel.js";
 import { HostMap, legend } from "./map.js";
 
@@ -20,13 +20,9 @@ export class HostsView {
     this.panel = new HostPanel(() => {
       location.hash = "#/hosts";
     });
-    const select = (label, ...options) => {
-      const element = h(
-        "select",
-        { onchange: () => this.update() },
-        options.map(([value, text]) => h("option", { value }, text)),
-      );
-      return { element, label: h("label", {}, h("span", {}, label), element) };
+    const select = (label, ...choices) => {
+      const element = h("select", { onchange: () => this.update() }, options(choices));
+      return { element, label: labelled(label, element) };
     };
     this.group = select("Group by", ["cell", "cell"], ["zone", "zone"], ["aggregate", "aggregate"], [ALL, "nothing"]);
     this.by = select("Colour by", ["*", "the fullest"]);
@@ -44,31 +40,24 @@ export class HostsView {
       oninput: () => this.update(),
     });
     this.legend = h("div");
-    this.count = h("p", { class: "quiet", role: "status" });
-    const chart = h("div");
+    this.count = h("p.quiet", { role: "status" });
+    this.chartElement = h("div");
+    const fields = form(
+      () => {},
+      labelled("Host", this.name),
+      this.group.label,
+      this.by.label,
+      Object.values(this.filters).map((one) => one.label),
+    );
+    // On a phone the map comes first.
+    const open = matchMedia("(min-width: 40rem)").matches;
     this.element = h(
       "section",
-      { class: "hosts" },
-      // On a phone the map comes first.
-      h(
-        "details",
-        { class: "choices", open: matchMedia("(min-width: 40rem)").matches },
-        h("summary", {}, "Filters and colours"),
-        h(
-          "form",
-          { class: "filters", onsubmit: (event) => event.preventDefault() },
-          h("label", {}, h("span", {}, "Host"), this.name),
-          this.group.label,
-          this.by.label,
-          Object.values(this.filters).map((one) => one.label),
-        ),
-      ),
-      h("div", { class: "row" }, this.legend, this.count),
+      h("details.choices", { open }, h("summary", "Filters and colours"), fields),
+      h("div.row", this.legend, this.count),
       this.map.element,
-      chart,
+      this.chartElement,
     );
-    this.chart = null;
-    this.chartElement = chart;
     cloud.addEventListener("change", (event) => this.#changed(event.detail));
   }
 
@@ -130,21 +119,17 @@ export class HostsView {
   }
 
   #groups(hosts) {
+    // A host of several aggregates is in the group of that combination, so that it is on the map once.
+    const aggregates = (host) => host.aggregates.map((uuid) => cloud.aggregate(uuid)).sort();
     const of =
       {
-        cell: (host) => [host.cell],
-        zone: (host) => [host.zone],
-        // A host of several aggregates is in the group of that combination, so that it is on the map once.
-        aggregate: (host) => [
-          host.aggregates
-            .map((uuid) => cloud.aggregate(uuid))
-            .sort()
-            .join(" + ") || "no aggregate",
-        ],
-      }[this.group.element.value] ?? (() => ["all"]);
+        cell: (host) => host.cell,
+        zone: (host) => host.zone,
+        aggregate: (host) => aggregates(host).join(" + ") || "no aggregate",
+      }[this.group.element.value] ?? (() => "all");
     const groups = new Map();
     for (const host of hosts) {
-      const [name] = of(host);
+      const name = of(host);
       if (!groups.has(name)) groups.set(name, { name, hosts: [] });
       groups.get(name).hosts.push(host);
     }
@@ -158,7 +143,7 @@ export class HostsView {
       select.known = key;
       const fixed = select.element.options[0],
         before = select.element.value;
-      select.element.replaceChildren(fixed, ...entries.map(([value, text]) => h("option", { value }, text)));
+      select.element.replaceChildren(fixed, ...options(entries));
       select.element.value = entries.some(([value]) => value === before) ? before : fixed.value;
     };
     const plain = (values) => values.map((value) => [value, value]);
@@ -178,11 +163,7 @@ export class HostsView {
     this.chart ??= new Chart(
       this.chartElement,
       "Used since this page was opened",
-      STANDARD.map((label, i) => ({
-        label,
-        colour: LINES[i],
-        value: percent,
-      })),
+      STANDARD.map((label, i) => ({ label, colour: LINES[i], value: percent })),
       { range: [0, 1], values: (_, ticks) => ticks.map(percent), height: 140 },
     );
     const share = (sum) => (sum ? sum.used / sum.capacity : null);

@@ -1,8 +1,8 @@
 // The history of one instance: a time line of its attempts, moves and operations; its allocations; why it was refused.
 
 import { get } from "./api.js";
-import { chip, duration, h, moment, number, replace, short, table } from "./dom.js";
-import { funnel, hostLink } from "./funnel.js";
+import { chip, duration, form, h, labelled, moment, number, replace, short, table } from "./dom.js";
+import { explain, funnel, hostLink } from "./funnel.js";
 import { question } from "./question.js";
 
 export class InstanceView {
@@ -12,39 +12,23 @@ export class InstanceView {
     this.life = h("div");
     this.explained = h("div");
     this.host = h("input", { type: "search", name: "host", placeholder: "host", required: true });
-    this.asking = h(
-      "form",
-      {
-        class: "filters",
-        onsubmit: (event) => {
-          event.preventDefault();
-          this.#explain(this.host.value);
-        },
-      },
-      h("label", {}, h("span", {}, "Why not on"), this.host),
+    this.asking = form(
+      () => this.#explain(this.host.value),
+      labelled("Why not on", this.host),
       h("button", { type: "submit" }, "Ask"),
       h("button", { type: "button", onclick: () => this.#pick() }, "Choose it on the map"),
       h("button", { type: "button", onclick: () => this.#explain(null) }, "Decide again"),
     );
-    this.element = h(
-      "section",
-      { class: "instance" },
-      this.life,
-      h("h3", {}, "The decision"),
-      this.asking,
-      this.explained,
-    );
+    this.element = h("section", this.life, h("h3", "The decision"), this.asking, this.explained);
   }
 
   async show([uuid]) {
     if (this.uuid === uuid) return;
     this.uuid = uuid;
     this.asked = false;
-    replace(this.life, h("p", { class: "quiet" }, "Reading …"));
+    replace(this.life, h("p.quiet", "Reading …"));
     replace(this.explained);
   }
-
-  hide() {}
 
   async poll() {
     const uuid = this.uuid;
@@ -55,8 +39,7 @@ export class InstanceView {
     if (this.asked) return;
     this.asked = true;
     const refused = found.explanation ?? found.migrations.find((one) => one.explanation)?.explanation;
-    if (refused)
-      replace(this.explained, h("p", { class: "quiet" }, "On record, from when it was refused:"), funnel(refused));
+    if (refused) replace(this.explained, h("p.quiet", "On record, from when it was refused:"), funnel(refused));
   }
 
   #pick() {
@@ -66,45 +49,31 @@ export class InstanceView {
 
   async #explain(host) {
     const uuid = this.uuid;
-    replace(this.explained, h("p", { class: "quiet" }, "Asking a scheduler …"));
-    try {
-      const found = await get("explain", { instance: uuid, host, now: true });
-      if (uuid !== this.uuid) return;
-      const why = Object.entries(found.named_hosts ?? {}).find(([name]) => name.toLowerCase() === host?.toLowerCase());
-      replace(
-        this.explained,
-        why ? h("p", { class: "verdict" }, h("b", {}, why[0]), ` ${why[1]}.`) : null,
-        funnel(found),
-      );
-    } catch (fault) {
-      if (uuid !== this.uuid) return;
-      replace(this.explained, h("p", { class: "bad" }, fault.message));
-    }
+    await explain(this.explained, { instance: uuid, host, now: true }, () => this.uuid === uuid);
   }
 }
 
 function life(found) {
   return [
-    h("h2", {}, "Instance ", h("code", {}, found.uuid)),
+    h("h2", "Instance ", h("code", found.uuid)),
     h(
       "p",
-      {},
       chip(found.state),
       " ",
       hostLink(found.host),
       found.cell ? ` in ${found.cell}` : null,
       ` · ${found.size} · project ${found.project} · asked for at ${moment(found.created_at)}`,
     ),
-    found.reason ? h("p", { class: "bad" }, found.reason) : null,
+    found.reason ? h("p.bad", found.reason) : null,
     timeline(found),
-    h("h3", {}, "Holds"),
+    h("h3", "Holds"),
     holds(found),
   ];
 }
 
 function holds(found) {
-  if (!found.claims) return h("p", { class: "bad" }, `unknown: ${found.claims_unknown}`);
-  if (!found.claims.length) return h("p", { class: "quiet" }, "nothing");
+  if (!found.claims) return h("p.bad", `unknown: ${found.claims_unknown}`);
+  if (!found.claims.length) return h("p.quiet", "nothing");
   return table(
     "Claims",
     ["node", "as", "claim", "accepted", "age"],
@@ -129,77 +98,47 @@ function timeline(found) {
     places.set(at, width);
   });
   const place = (at) => (100 * places.get(at)) / (width || 1);
-  return h(
-    "figure",
-    { class: "timeline" },
+  const track = (row) =>
+    h("i", {
+      class: row.state,
+      style: { left: `${place(row.from)}%`, width: `max(0.5rem, ${place(row.to) - place(row.from)}%)` },
+    });
+  const event = (row) =>
     h(
-      "figcaption",
-      { class: "quiet" },
-      `From ${moment(times[0])} on, ${duration(times.at(-1) - times[0])}; not to scale`,
-    ),
-    h(
-      "ol",
-      {},
-      rows.map((row) =>
-        h(
-          "li",
-          { class: row.kind },
-          h("span", { class: "name" }, row.name),
-          h(
-            "span",
-            { class: "track" },
-            h("i", {
-              class: row.state,
-              style: { left: `${place(row.from)}%`, width: `max(0.5rem, ${place(row.to) - place(row.from)}%)` },
-            }),
-          ),
-          h(
-            "span",
-            { class: "what" },
-            chip(row.state),
-            ` +${duration(row.from - times[0])}`,
-            row.to > row.from ? `, for ${duration(row.to - row.from)}` : null,
-            row.note ? h("span", { class: "quiet" }, ` · ${row.note}`) : null,
-          ),
-        ),
+      "li",
+      h("span.name", row.name),
+      h("span.track", track(row)),
+      h(
+        "span",
+        chip(row.state),
+        ` +${duration(row.from - times[0])}`,
+        row.to > row.from ? `, for ${duration(row.to - row.from)}` : null,
+        row.note ? h("span.quiet", ` · ${row.note}`) : null,
       ),
-    ),
+    );
+  return h(
+    "figure.timeline",
+    h("figcaption.quiet", `From ${moment(times[0])} on, ${duration(times.at(-1) - times[0])}; not to scale`),
+    h("ol", rows.map(event)),
   );
 }
 
 function events(found) {
-  const rows = [{ name: "asked for", kind: "asked", state: found.state, from: found.created_at, to: found.updated_at }];
-  for (const attempt of found.attempts) {
-    rows.push({
-      name: [`${attempt.migration_uuid ? "move" : "attempt"} ${attempt.number} `, hostLink(attempt.host)],
-      kind: "attempt",
-      state: attempt.state,
-      from: attempt.created_at,
-      to: Math.max(attempt.created_at, attempt.updated_at),
-      note: attempt.reason,
-    });
+  const rows = [];
+  const add = (name, state, from, to, note) => rows.push({ name, state, from, to: Math.max(from, to), note });
+  add("asked for", found.state, found.created_at, found.updated_at);
+  for (const one of found.attempts) {
+    const name = [`${one.migration_uuid ? "move" : "attempt"} ${one.number} `, hostLink(one.host)];
+    add(name, one.state, one.created_at, one.updated_at, one.reason);
   }
   for (const one of found.migrations) {
-    rows.push({
-      name: `${one.kind} to ${one.destination ?? "?"}`,
-      kind: "migration",
-      state: one.state,
-      from: one.created_at,
-      to: Math.max(one.created_at, one.updated_at),
-      note: one.reason,
-    });
+    const name = `${one.kind} to ${one.destination ?? "?"}`;
+    add(name, one.state, one.created_at, one.updated_at, one.reason);
   }
   for (const one of found.operations) {
-    rows.push({
-      name: `${one.kind}, ${one.cell_uuid ? (found.cell ?? "cell") : "super conductor"}`,
-      kind: "operation",
-      state: one.state,
-      from: found.now - one.age,
-      to: Math.max(found.now - one.age, found.now - one.idle),
-      note: [`step ${one.step}`, one.tries ? `${number(one.tries)} tries` : null, one.reason]
-        .filter(Boolean)
-        .join(", "),
-    });
+    const name = `${one.kind}, ${one.cell_uuid ? (found.cell ?? "cell") : "super conductor"}`;
+    const note = [`step ${one.step}`, one.tries ? `${number(one.tries)} tries` : null, one.reason];
+    add(name, one.state, found.now - one.age, found.now - one.idle, note.filter(Boolean).join(", "));
   }
   return rows.sort((a, b) => a.from - b.from);
 }

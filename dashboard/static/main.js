@@ -27,7 +27,7 @@ function route() {
   const [, name, ...rest] = location.hash.split("/").map(decodeURIComponent);
   const next = views[name] ?? views.hosts;
   if (next !== view) {
-    view?.hide();
+    view?.hide?.();
     view = next;
     document.querySelector("#view").replaceChildren(view.element);
     document.title = `${view.title} · Moorage`;
@@ -37,34 +37,25 @@ function route() {
       else link.removeAttribute("aria-current");
     }
   }
-  view.show(rest);
+  view.show?.(rest);
   banner();
   wake();
 }
 
 function banner() {
-  const picking = view === views.hosts && question.uuid;
   document.querySelector("#view .banner")?.remove();
-  if (!picking) return;
+  if (view !== views.hosts || !question.uuid) return;
+  const forget = () => {
+    question.uuid = null;
+    banner();
+  };
   view.element.prepend(
     h(
-      "p",
-      { class: "banner" },
+      "p.banner",
       "Choose a host: why is instance ",
-      h("code", {}, question.uuid.slice(0, 8)),
+      h("code", question.uuid.slice(0, 8)),
       " not there? ",
-      h(
-        "button",
-        {
-          type: "button",
-          class: "small",
-          onclick: () => {
-            question.uuid = null;
-            banner();
-          },
-        },
-        "stop asking",
-      ),
+      h("button.small", { type: "button", onclick: forget }, "stop asking"),
     ),
   );
 }
@@ -88,7 +79,7 @@ function totals() {
   }
   replace(
     document.querySelector("#totals"),
-    entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+    entries.map(([name, value]) => h("div", h("dt", name), h("dd", value))),
   );
 }
 

@@ -39,9 +39,9 @@ export class HostMap {
         this.draw();
       },
     });
-    this.tip = h("div", { class: "tip", hidden: true });
+    this.tip = h("div.tip", { hidden: true });
     this.said = h("p", { id: "map-said", class: "hidden", "aria-live": "polite" });
-    this.element = h("div", { class: "map" }, this.canvas, this.tip, this.said);
+    this.element = h("div.map", this.canvas, this.tip, this.said);
     this.observer = new ResizeObserver(() => this.layout());
     this.observer.observe(this.element);
   }
@@ -257,14 +257,12 @@ export class HostMap {
 /** Return the legend of the map. */
 export function legend(by) {
   const steps = isDark() ? DARK : LIGHT;
-  const key = (background, words) => h("span", { class: "key" }, h("i", { style: { background } }), words);
+  const key = (background, words) => h("span.key", h("i", { style: { background } }), words);
   return h(
-    "p",
-    { class: "legend" },
-    h("span", {}, `used of ${by === "*" ? "the fullest resource" : by}`),
+    "p.legend",
+    h("span", `used of ${by === "*" ? "the fullest resource" : by}`),
     h(
-      "span",
-      { class: "ramp" },
+      "span.ramp",
       "0 %",
       steps.map((one) => h("i", { style: { background: one } })),
       "100 %",

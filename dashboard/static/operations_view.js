@@ -7,14 +7,10 @@ export class OperationsView {
   title = "Operations";
 
   constructor() {
-    this.kinds = h("p", { class: "chips" });
+    this.kinds = h("p.chips");
     this.list = h("div");
-    this.element = h("section", {}, h("h2", {}, "Operations under way"), this.kinds, this.list);
+    this.element = h("section", h("h2", "Operations under way"), this.kinds, this.list);
   }
-
-  show() {}
-
-  hide() {}
 
   async poll() {
     const { operations, count } = await get("operations");
@@ -23,10 +19,10 @@ export class OperationsView {
     replace(
       this.kinds,
       [...kinds].map(([kind, of]) => chip(`${kind} ${of}`, "plain")),
-      count > operations.length ? h("span", { class: "quiet" }, ` the oldest ${operations.length} of ${count}`) : null,
+      count > operations.length ? h("span.quiet", ` the oldest ${operations.length} of ${count}`) : null,
     );
     if (!count) {
-      replace(this.list, h("p", { class: "quiet" }, "Nothing is under way."));
+      replace(this.list, h("p.quiet", "Nothing is under way."));
       return;
     }
     replace(

@@ -2,36 +2,29 @@
 
 import { get } from "./api.js";
 import { bars, Chart } from "./charts.js";
-import { chip, h, instanceLink, moment, replace, table } from "./dom.js";
+import { chip, h, instanceLink, labelled, moment, options, replace, table } from "./dom.js";
 import { hostLink } from "./funnel.js";
 
 const BINS = 40;
+/** Which instances may be shown: the value and the text of each choice, and whether an instance belongs to it. */
+const CHOICES = [
+  ["", "all", () => true],
+  ["refused", "refused", (one) => one.refused],
+  ["error", "in error", (one) => one.state === "error"],
+  ["building", "being built", (one) => one.state === "building"],
+  ["tried", "with several attempts", (one) => one.attempts.length > 1],
+];
 
 export class RequestsView {
   title = "Requests";
 
   constructor() {
-    this.only = h(
-      "select",
-      { onchange: () => this.#draw() },
-      [
-        ["", "all"],
-        ["refused", "refused"],
-        ["error", "in error"],
-        ["building", "being built"],
-        ["tried", "with several attempts"],
-      ].map(([value, text]) => h("option", { value }, text)),
-    );
-    this.count = h("p", { class: "quiet", role: "status" });
+    this.only = h("select", { onchange: () => this.#draw() }, options(CHOICES));
+    this.count = h("p.quiet", { role: "status" });
     this.list = h("div");
     this.chartElement = h("div");
-    this.element = h(
-      "section",
-      {},
-      this.chartElement,
-      h("form", { class: "row filters" }, h("label", {}, h("span", {}, "Show"), this.only), this.count),
-      this.list,
-    );
+    const shown = h("form.row.filters", labelled("Show", this.only), this.count);
+    this.element = h("section", this.chartElement, shown, this.list);
     this.found = [];
   }
 
@@ -39,21 +32,13 @@ export class RequestsView {
     this.#draw();
   }
 
-  hide() {}
-
   async poll() {
     this.found = (await get("instances")).instances;
     this.#draw();
   }
 
   #draw() {
-    const wanted =
-      {
-        refused: (one) => one.refused,
-        error: (one) => one.state === "error",
-        building: (one) => one.state === "building",
-        tried: (one) => one.attempts.length > 1,
-      }[this.only.value] ?? (() => true);
+    const [, , wanted] = CHOICES.find(([value]) => value === this.only.value);
     const shown = this.found.filter(wanted);
     const part = shown.length === this.found.length ? "" : `, ${shown.length} shown`;
     this.count.textContent = `the newest ${this.found.length}${part}`;
@@ -112,11 +97,10 @@ function niceWidth(seconds) {
 function attempts(one) {
   if (!one.attempts.length) return "";
   return h(
-    "span",
-    { class: "attempts" },
+    "span.attempts",
     one.attempts.map((attempt) =>
       h("i", { class: attempt.state, title: `${attempt.number}. ${attempt.host}, ${attempt.state}` }),
     ),
-    one.attempts.length > 1 ? h("span", { class: "quiet" }, ` ${one.attempts.length}`) : null,
+    one.attempts.length > 1 ? h("span.quiet", ` ${one.attempts.length}`) : null,
   );
 }
