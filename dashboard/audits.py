@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from oslo_config import cfg
@@ -91,8 +92,5 @@ def _described(one: Finding) -> dict[str, Any]:
 
 def _audited(conf: cfg.ConfigOpts) -> Examination:
     # Each audit has clients of its own, because a client remembers which topics were served when the audit began.
-    clients = Clients(conf, conf.rpc.call_timeout)
-    try:
+    with closing(Clients(conf, conf.rpc.call_timeout)) as clients:
         return examine(lambda: AuditCollector(conf, clients).collect(), _SETTLE_SECONDS)
-    finally:
-        clients.close()

@@ -73,11 +73,7 @@ def _held(placement: MessageClient, providers: Sequence[ResourceProvider]) -> di
 
 def _consumers(placement: MessageClient, held: Mapping[str, Mapping[str, Mapping[str, int]]]) -> list[dict[str, Any]]:
     claims = {one.consumer_uuid: one for one in lists.claims_of(placement, held)}
-    return [
-        {"uuid": uuid, "held": held[uuid], "claim": None if claim is None else msgspec.to_builtins(claim)}
-        for uuid in sorted(held)
-        for claim in [claims.get(uuid)]
-    ]
+    return [{"uuid": uuid, "held": held[uuid], "claim": msgspec.to_builtins(claims.get(uuid))} for uuid in sorted(held)]
 
 
 def _provider(provider: ResourceProvider) -> dict[str, Any]:
@@ -93,7 +89,7 @@ def _provider(provider: ResourceProvider) -> dict[str, Any]:
                 "total": one.total,
                 "reserved": one.reserved,
                 "ratio": one.allocation_ratio,
-                "capacity": (one.total - one.reserved) * one.allocation_ratio,
+                "capacity": one.capacity,
                 "used": provider.used.get(name, 0),
             }
             for name, one in provider.inventories.items()
