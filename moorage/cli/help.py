@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from cliff._argparse import SmartHelpFormatter
 from cliff.help import HelpCommand
@@ -78,7 +78,7 @@ class FilledParagraphs(SmartHelpFormatter):
 def print_commands(app: "Shell") -> None:
     """Print the options before a sub-command, and all sub-commands in groups, each with the first line of its help."""
     app.parser.print_help(app.stdout)
-    described = {name: _first_line(app, name) for name, _ in app.command_manager}
+    described = {name: first_line(app.command_manager.commands[name].load()) for name, _ in app.command_manager}
     width = max(map(len, described))
     for title, names in grouped(described).items():
         app.stdout.write(f"\n{title}:\n")
@@ -135,6 +135,6 @@ def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def _first_line(app: "Shell", name: str) -> str:
-    command: Any = app.command_manager.commands[name].load()
+def first_line(command: type) -> str:
+    """Return the first line of the help of a command, without its full stop."""
     return str(command.__doc__ or "").strip().partition("\n")[0].rstrip(".")

@@ -98,12 +98,12 @@ def unknown_guests(
     client: MessageClient, message: ListStrangers | ListStrangersInCell, at_once: int = MAX_INSTANCES
 ) -> list[UnknownGuest]:
     """Return all guests without a record, by host; see :func:`instances`."""
-    return _whole(client.call, message, at_once, unknown_guest_key)
+    return list(_each(client.call, message, at_once, unknown_guest_key))
 
 
 def hosts(client: MessageClient, message: ListHosts, at_once: int = MAX_INSTANCES) -> list[HostState]:
     """Return all hosts of a list, by name; see :func:`instances`."""
-    found = _whole(client.call, message, at_once, lambda host: host.compute_node_uuid)
+    found = _each(client.call, message, at_once, lambda host: host.compute_node_uuid)
     return sorted(found, key=lambda host: (host.service_host, host.nodename, host.cell_uuid))
 
 
@@ -111,19 +111,19 @@ def host_aggregates(
     client: MessageClient, message: ListHostAggregates, at_once: int = _AGGREGATES
 ) -> list[HostAggregate]:
     """Return all host aggregates of a list, by name; see :func:`instances`."""
-    return sorted(_whole(client.call, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
+    return sorted(_each(client.call, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
 
 
 def providers(
     client: MessageClient, message: ListResourceProviders, at_once: int = MAX_INSTANCES
 ) -> list[ResourceProvider]:
     """Return all resource providers of a list, by name; see :func:`instances`."""
-    return sorted(_whole(client.call, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
+    return sorted(_each(client.call, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
 
 
 def server_groups(client: MessageClient, message: ListServerGroups, at_once: int = _GROUPS) -> list[ServerGroupState]:
     """Return all server groups of a list, by name and uuid; see :func:`instances`."""
-    found = _whole(client.call, message, at_once, lambda one: one.group.uuid)
+    found = _each(client.call, message, at_once, lambda one: one.group.uuid)
     return sorted(found, key=lambda one: (one.name or "", one.group.uuid))
 
 
@@ -151,7 +151,7 @@ def provider_allocations(
     def fetch(part: ListProviderAllocations) -> list[tuple[Uuid, ConsumerHold]]:
         return list(client.call(part).allocations.items())
 
-    return dict(_whole(fetch, message, at_once, lambda item: item[0]))
+    return dict(_each(fetch, message, at_once, lambda item: item[0]))
 
 
 # --- Agreements of client and server ----------------------------------------------------------------------------------
@@ -181,11 +181,6 @@ def _oldest(found: Iterable[A], most: int | None) -> list[A]:
 
 def _youth(one: ClaimState | OperationSummary) -> float:
     return -one.age
-
-
-def _whole(fetch: Callable[[M], Sequence[E]], message: M, at_once: int, key: Callable[[E], Any]) -> list[E]:
-    """Fetch all parts of a list, and return the whole with each entry once; see :func:`_each`."""
-    return list(_each(fetch, message, at_once, key))
 
 
 def _each(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moorage import errors
+from moorage.cli.help import first_line
 
 if TYPE_CHECKING:
     from moorage.cli.shell import Shell
@@ -36,7 +37,9 @@ def write(app: "Shell", directory: Path) -> list[Path]:
 def pages(app: "Shell") -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each page."""
     commands = {name: _command(app, name) for name, _ in app.command_manager}
-    lines = [f".TP\n.BR {_page(app, name)} (1)\n{_text(_summary(command))}" for name, command in commands.items()]
+    lines = [
+        f".TP\n.BR {_page(app, name)} (1)\n{_text(first_line(type(command)))}" for name, command in commands.items()
+    ]
     about = "Every command reads one configuration file, /etc/moorage/moorage.conf by default."
     further = "\n".join([".SH COMMANDS", *lines])
     yield app.NAME, _rendered(app, app.NAME, "a scheduler-plus-claims service for clouds", app.parser, about, further)
@@ -45,7 +48,7 @@ def pages(app: "Shell") -> Iterator[tuple[str, str]]:
         first, _, rest = str(type(command).__doc__ or "").strip().partition("\n")
         about = re.sub(r"\n +", "\n", rest.strip()) or first
         further = f".SH SEE ALSO\n.BR {app.NAME} (1)"
-        yield _page(app, name), _rendered(app, _page(app, name), _summary(command), parser, about, further)
+        yield _page(app, name), _rendered(app, _page(app, name), first_line(type(command)), parser, about, further)
 
 
 def _rendered(app: "Shell", page: str, summary: str, parser: argparse.ArgumentParser, about: str, further: str) -> str:
@@ -75,10 +78,6 @@ def _command(app: "Shell", name: str) -> Any:
 
 def _page(app: "Shell", name: str) -> str:
     return "-".join([app.NAME, *name.split()])
-
-
-def _summary(command: Any) -> str:
-    return str(type(command).__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
 def _text(text: str) -> str:
