@@ -51,11 +51,8 @@ def number(name: str, value: Any, absent: float) -> float:
     """
     if value is None:
         return absent
-    try:
-        found = float(value)
-    except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found):
+    found = _finite(value)
+    if math.isnan(found):
         raise BadValue(f"{name} is {value!r:.60}, which is no number")
     if abs(found) > GREATEST:
         raise BadValue(f"{name} is {value!r:.60}, which is not between -{GREATEST} and {GREATEST}")
@@ -83,8 +80,11 @@ def is_one_of(name: str, names: Iterable[str]) -> bool:
 
 def measured(value: Any) -> float:
     """Return a value as a finite number, or NaN if it is not one; for values that a driver may omit."""
-    if value is None or isinstance(value, bool):
-        return math.nan
+    return math.nan if isinstance(value, bool) else _finite(value)
+
+
+def _finite(value: Any) -> float:
+    """Return a value as a finite number, or NaN."""
     try:
         found = float(value)
     except (TypeError, ValueError, OverflowError):
