@@ -8,6 +8,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,14 +47,8 @@ def check_filter(
     :param decides: whether it must pass one host and refuse another; otherwise the check may have tested nothing.
     :raises AssertionError: it lacks one, with a sentence about it.
     """
-    with _whole(kind, settings) as (plugin, fresh):
-        _check_reason(kind)
-        results = _results(words, count, lambda sample: answers_of(plugin, sample.view, sample.request), kind.__name__)
-        for sample, answers in reversed(results):
-            again = answers_of(fresh, sample.view, sample.request)
-            _require(
-                again == answers, f"{kind.__name__} has answered {answers}, and asked again, {again}: it keeps state"
-            )
+    _check_reason(kind)
+    results = _results(kind, settings, words, count, answers_of, "answered")
     if decides:
         found = {answer for _, answers in results if answers is not None for answer in answers}
         what = "let all hosts pass" if found == {True} else "refused all hosts"
@@ -77,13 +72,9 @@ def check_weigher(
     :param decides: whether it must prefer one host to another.
     :raises AssertionError: it lacks one, with a sentence about it.
     """
-    with _whole(kind, settings) as (plugin, fresh):
-        multiplier = kind.default_multiplier
-        _require(np.isfinite(multiplier), f"{kind.__name__} has the default multiplier {multiplier}")
-        results = _results(words, count, lambda sample: scores_of(plugin, sample.view, sample.request), kind.__name__)
-        for sample, scores in reversed(results):
-            again = scores_of(fresh, sample.view, sample.request)
-            _require(again == scores, f"{kind.__name__} has said {scores}, and asked again, {again}: it keeps state")
+    multiplier = kind.default_multiplier
+    _require(np.isfinite(multiplier), f"{kind.__name__} has the default multiplier {multiplier}")
+    results = _results(kind, settings, words, count, scores_of, "said")
     if decides:
         _require(
             any(scores is not None and len(set(scores)) > 1 for _, scores in results),
@@ -115,11 +106,7 @@ def check_request_filter(
             here = clouds[number % len(clouds)]
             present = _listed(here)
             with unchanged(sample.view, sample.request, kind.__name__), faultless(kind.__name__, sample.request):
-                narrowed = _timed(
-                    lambda: _narrowed(plugin, sample.request, here),  # noqa: B023 - called at once
-                    kind.__name__,
-                    len(sample.view),
-                )
+                narrowed = _timed(partial(_narrowed, plugin, sample.request, here), kind.__name__, len(sample.view))
             _require(
                 _listed(here) == present,
                 f"{kind.__name__} has changed the host aggregates of the cloud: {present} have become {_listed(here)}",
@@ -353,11 +340,24 @@ def _check_reason(kind: type[Filter]) -> None:
     )
 
 
-def _results(words: Words | None, count: int, ask: Callable[[Sample], T], name: str) -> list[tuple[Sample, T]]:
-    results = []
-    for sample in samples(words or Words(), count):
-        with unchanged(sample.view, sample.request, name), faultless(name, sample.request):
-            results.append((sample, _timed(lambda: ask(sample), name, len(sample.view))))  # noqa: B023 - called at once
+def _results(
+    kind: type[P],
+    settings: Mapping[str, Any] | None,
+    words: Words | None,
+    count: int,
+    ask: Callable[[P, HostView, RequestSpec], T],
+    said: str,
+) -> list[tuple[Sample, T]]:
+    """Return a plug-in's results of samples, which another one repeats in reverse order: a plug-in keeps no state."""
+    results, name = [], kind.__name__
+    with _whole(kind, settings) as (plugin, fresh):
+        for sample in samples(words or Words(), count):
+            view, request = sample.view, sample.request
+            with unchanged(view, request, name), faultless(name, request):
+                results.append((sample, _timed(partial(ask, plugin, view, request), name, len(view))))
+        for sample, result in reversed(results):
+            again = ask(fresh, sample.view, sample.request)
+            _require(again == result, f"{name} has {said} {result}, and asked again, {again}: it keeps state")
     return results
 
 
