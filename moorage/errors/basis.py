@@ -34,12 +34,12 @@ class MoorageError(Exception):
         self.data: dict[str, Json] = {}
         for name in self.field_names():
             if name in data or hasattr(type(self), name):
-                self.data[name] = data[name] if name in data else getattr(type(self), name)
-        for name, value in self.data.items():
-            if isinstance(value, str) and not value.isascii():
-                # A reason may contain a file name that is not valid UTF-8, which databases would not accept.
-                self.data[name] = value.encode("utf-8", "backslashreplace").decode()
-            setattr(self, name, self.data[name])
+                value = data[name] if name in data else getattr(type(self), name)
+                if isinstance(value, str) and not value.isascii():
+                    # A reason may contain a file name that is not valid UTF-8, which databases would not accept.
+                    value = value.encode("utf-8", "backslashreplace").decode()
+                self.data[name] = value
+                setattr(self, name, value)
         super().__init__()
 
     @classmethod
@@ -73,10 +73,7 @@ def _rebuild(kind: type[MoorageError], data: dict[str, Json]) -> MoorageError:
 
 def every_error() -> list[type[MoorageError]]:
     """Return each class of the tree, the root first."""
-    found: list[type[MoorageError]] = []
-    pending: list[type[MoorageError]] = [MoorageError]
-    while pending:
-        kind = pending.pop(0)
-        found.append(kind)
-        pending.extend(kind.__subclasses__())
+    found: list[type[MoorageError]] = [MoorageError]
+    for kind in found:  # which grows meanwhile
+        found.extend(kind.__subclasses__())
     return found

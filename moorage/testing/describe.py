@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any
 
 import msgspec
 
@@ -58,8 +57,5 @@ def _unusual(value: msgspec.Struct, usual: msgspec.Struct) -> Iterator[str]:
         if isinstance(here, msgspec.Struct) and isinstance(there, type(here)):
             yield from (f"{name}.{field}" for field in _unusual(here, there))
         else:
-            yield f"{name}={_plain(here)!r}"
-
-
-def _plain(value: Any) -> Any:
-    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
+            plain = msgspec.to_builtins(here) if isinstance(here, msgspec.Struct) else here
+            yield f"{name}={plain!r}"
