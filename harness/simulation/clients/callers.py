@@ -1,6 +1,6 @@
 """The callers of a simulated cloud: they send the requests of the story, and note the answers."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -9,23 +9,15 @@ from typing import Any
 import os_traits
 
 from harness.cloud import RunningCloud
-from harness.simulation.clients.answers import (
-    ACCEPTED,
-    REFUSED,
-    UNKNOWN,
-    GroupOrder,
-    Told,
-    essence,
-    faults_of,
-    until_answered,
-)
+from harness.simulation.clients.answers import ACCEPTED, REFUSED, UNKNOWN, GroupOrder, faults_of
 from harness.simulation.clients.operators import Operators
+from harness.simulation.clients.requests import Methods, Requests
 from harness.simulation.clients.seats import Seats
 from harness.simulation.clients.writers import LICENCE, LICENCES, Writers
 from harness.simulation.clients.zones import ZONE, Zones
 from harness.simulation.cloud import MEMBERS, POOL, WHOLE
-from harness.simulation.machine.kernel import KERNEL, OUTSIDE
-from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, SERVERS, Action, Story
+from harness.simulation.machine.kernel import KERNEL
+from harness.simulation.story import Action, Story
 from moorage import errors, ids
 from moorage.messages import (
     AbortMigration,
@@ -48,105 +40,53 @@ from moorage.messages import (
     ShelveInstance,
     UnshelveInstance,
 )
-from moorage.messages.wire import Message, Mutation
-from moorage.model import Flavor, Image, Inventory, ProviderReport, RequestSpec, ResourceGroup, ServerGroup
+from moorage.messages.wire import Mutation
+from moorage.model import Flavor, Image, Inventory, ProviderReport, RequestSpec, ResourceGroup
 
 #: Virtual seconds for which a request may be repeated: less than the shortest retention of an answer.
 _REPEATABLE = 100.0
 FLAVORS = tuple(Flavor(name=f"of {n}", vcpus=n, memory_mb=1024 * n, root_gb=10 * n) for n in (1, 2, 3))
-#: Answers that show that something is broken, and not that a request is refused.
-_BROKEN = (errors.InternalError, errors.ConfigurationError)
 
 
-class Callers:
-    """All callers of a cloud.
-
-    :param story: the requests of the callers.
-    """
+class Callers(Requests):
+    """All callers of a cloud."""
 
     def __init__(self, cloud: RunningCloud, story: Story) -> None:
-        self._cloud = cloud
-        self._story = story
-        self.servers: list[str | None] = [None] * SERVERS
-        self.told: dict[str, Told] = defaultdict(Told)
+        super().__init__(cloud, story)
         #: The flavor of each resize, by the uuid of its migration.
         self.sizes: dict[str, Flavor] = {}
-        #: Consumers that are not servers.
-        self.others: set[str] = set()
-        self.forced_down = False
-        self.broken: list[str] = []
         #: The number of answers by kind of action and answer.
         self.answers: Counter[str] = Counter()
-        #: The requests that may be repeated, each with the time at which it was first sent.
-        self._asked: list[tuple[float, Callable[[], object]]] = []
-        self._answers: dict[str, Any] = {}
-        self._sent: set[str] = set()
         #: When a request for destinations was first sent, and the hosts that were disabled then, by request.
         self._decided: dict[str, tuple[float, Mapping[str, float]]] = {}
         self.operators = Operators(cloud, self)
-        self._writers = Writers(self)
-        self._seats = Seats(self)
         self.zones = Zones(self)
-        self._busy = 0
-        rules: tuple[tuple[Any, int], ...] = (
-            ("anti-affinity", 1),
-            ("affinity", 1),
-            ("anti-affinity", 2),
-            ("soft-affinity", 1),
-            ("soft-anti-affinity", 1),
-        )
-        uuids = {self.uuid("group", *rule): rule for rule in rules}
-        self.groups = {
-            uuid: ServerGroup(uuid=uuid, policy=policy, max_server_per_host=most)
-            for uuid, (policy, most) in uuids.items()
+        self._methods: Methods = {
+            "build": self._build,
+            "attach": self._attach,
+            "detach": self._detach,
+            "force down": self._force,
+            "force up": self._force,
+            "claim": self._claim,
+            "contradict": self._contradict,
+            "repeat": self._repeat,
+            **self.operators.methods,
+            **self.zones.methods,
+            **Seats(self).methods,
+            **Writers(self).methods,
         }
 
     def ask(self, action: Action) -> None:
         """Start a request; nobody waits for its answer."""
-        self._busy += 1
-        KERNEL.start(lambda: self._asking(action), OUTSIDE, str(action))
+        self.at_once(action, partial(self._ask, action))
 
-    def at_once(self, action: Action, do: Callable[[], object]) -> None:
-        """Do something beside the caller's own work."""
-
-        def done() -> None:
-            try:
-                do()
-            except _BROKEN as fault:
-                self.broken.append(f"{action} is answered with {fault}")
-            except errors.MoorageError as refusal:
-                KERNEL.note(f"{action}: {refusal}")
-            finally:
-                self._busy -= 1
-
-        self._busy += 1
-        KERNEL.start(done, OUTSIDE, str(action))
-
-    @property
-    def are_answered(self) -> bool:
-        """True if no caller waits for an answer."""
-        return not self._busy
-
-    def _asking(self, action: Action) -> None:
+    def _ask(self, action: Action) -> None:
         try:
-            if action.kind in Operators.METHODS:
-                Operators.METHODS[action.kind](self.operators, action)
-            elif action.kind in Zones.METHODS:
-                Zones.METHODS[action.kind](self.zones, action)
-            elif action.kind in Seats.METHODS:
-                Seats.METHODS[action.kind](self._seats, action)
-            elif action.kind in Writers.METHODS:
-                Writers.METHODS[action.kind](self._writers, action)
-            else:
-                self._METHODS.get(action.kind, Callers._order)(self, action)
-            self.answers[f"{action.kind}: done"] += 1
-        except _BROKEN as fault:
-            self.broken.append(f"{action} is answered with {fault}")
+            self._methods.get(action.kind, self._order)(action)
         except errors.MoorageError as refusal:
             self.answers[f"{action.kind}: {type(refusal).__name__}"] += 1
-            KERNEL.note(f"{action}: {refusal}")
-        finally:
-            self._busy -= 1
+            raise
+        self.answers[f"{action.kind}: done"] += 1
 
     # --- Actions ------------------------------------------------------------------------------------------------------
 
@@ -171,17 +111,10 @@ class Callers:
 
     def _contradict(self, action: Action) -> None:
         """Send two requests with one id and different content: at most one of them may be accepted."""
-        won: list[BuildInstances] = []
-
-        def build(message: BuildInstances) -> None:
-            self._ordered("build", message.instance_uuids, message)
-            won.append(message)
-            if len(won) > 1:
-                self.broken.append(f"promise 4: two requests with the id {message.request_id} are accepted")
-
-        for number in range(2):
-            message = self._build_of(action, 1, number)
-            self.at_once(action, partial(build, message))
+        messages = [self._build_of(action, 1, number) for number in range(2)]
+        builds = [partial(self._ordered, "build", one.instance_uuids, one) for one in messages]
+        broken = f"promise 4: two requests with the id {self.request_id(action)} are accepted"
+        self.compete(action, builds, broken)
 
     def _order(self, action: Action) -> None:
         uuid = self.servers[action.server]
@@ -309,54 +242,6 @@ class Callers:
         asked = [ask for since, ask in self._asked if KERNEL.now < since + _REPEATABLE]
         if asked:
             asked[action.choice % len(asked)]()
-
-    _METHODS: Mapping[str, Callable[["Callers", Action], None]] = {
-        "build": _build,
-        "attach": _attach,
-        "detach": _detach,
-        "force down": _force,
-        "force up": _force,
-        "claim": _claim,
-        "contradict": _contradict,
-        "repeat": _repeat,
-    }
-
-    def again(self, ask: Callable[[], object]) -> None:
-        """Send a request, and note it so that it may be repeated."""
-        self._asked.append((KERNEL.now, ask))
-        ask()
-
-    # --- Calls --------------------------------------------------------------------------------------------------------
-
-    def send(self, topic: str, message: Mutation[Any]) -> Any:
-        """Send a request until it is answered; all answers to one request must be equal."""
-        self._sent.add(message.request_id)
-        answer = self.call(topic, message)
-        told = essence(answer)
-        first = self._answers.setdefault(message.request_id, told)
-        if first != told:
-            self.broken.append(f"promise 4: {message.method} is answered with {first}, and then with {told}")
-        return answer
-
-    def is_first(self, message: Mutation[Any]) -> bool:
-        """Return whether a request has not been sent yet."""
-        return message.request_id not in self._sent
-
-    def call(self, topic: str, message: Message[Any]) -> Any:
-        """Send a message until it is answered."""
-        return until_answered(lambda: self._cloud.client(topic, timeout=20.0).call(message))
-
-    def host_of(self, action: Action) -> str:
-        """Return the host that an action chooses."""
-        return f"{CELLS[action.choice // 2 % 2]}-host-{action.choice // 4 % HOSTS_OF_A_CELL + 1:04d}"
-
-    def request_id(self, action: Action, *more: object) -> str:
-        """Return the request id of an action, or of one of its further requests."""
-        return self.uuid("request", action.number, *more)
-
-    def uuid(self, *words: object) -> str:
-        """Return the uuid of something in this story."""
-        return ids.derived("simulation", self._story.seed, *words)
 
 
 def create_providers(cloud: RunningCloud) -> None:

@@ -1,6 +1,6 @@
 """The operators of a simulated cloud: they set, delete and audit what it has, while servers are built and moved."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from harness.cloud import RunningCloud
-from harness.simulation.clients.requests import Requests
+from harness.simulation.clients.requests import Methods, Requests
 from harness.simulation.clients.zones import VIEW_AGE
 from harness.simulation.machine.kernel import KERNEL
 from harness.simulation.story import ALL_HOSTS, Action
@@ -45,7 +45,8 @@ class Operators:
     """
 
     def __init__(self, cloud: RunningCloud, callers: Requests) -> None:
-        self._cloud = cloud
+        self._configuration = cloud.configuration
+        self._clients: Any = OperatorClients(cloud)
         self._callers = callers
         #: The time at which the order to disable a host was answered, for the hosts that nobody has enabled since.
         self._disabled: dict[str, float] = {}
@@ -55,6 +56,15 @@ class Operators:
         self.deleted: set[str] = set()
         #: Whether somebody has let a host be over-committed; it may still be so when nothing may be over-committed.
         self.have_over_committed = False
+        self.methods: Methods = {
+            "disable": self._set_host,
+            "enable": self._set_host,
+            "delete host": self._delete_host,
+            "reserve": self._reserve,
+            "set ratio": self._set_ratio,
+            "delete group": self._delete_group,
+            "heal": self._heal,
+        }
 
     def closed_hosts(self) -> Mapping[str, float]:
         """Return the hosts that no decision may choose that begins now, each with the time since it is so."""
@@ -66,11 +76,7 @@ class Operators:
 
     def audit(self) -> Examination:
         """Examine the cloud, as `moorage audit` does."""
-        return examine(AuditCollector(self._cloud.configuration(), self._clients).collect, _SETTLE, KERNEL.sleep)
-
-    @property
-    def _clients(self) -> Any:
-        return OperatorClients(self._cloud)
+        return examine(AuditCollector(self._configuration(), self._clients).collect, _SETTLE, KERNEL.sleep)
 
     # --- Actions ------------------------------------------------------------------------------------------------------
 
@@ -165,13 +171,3 @@ class Operators:
             heal(Healer(self._clients), self.audit(), self.audit)
         except errors.Unavailable as fault:
             KERNEL.note(f"heal: {fault}")
-
-    METHODS: Mapping[str, Callable[["Operators", Action], None]] = {
-        "disable": _set_host,
-        "enable": _set_host,
-        "delete host": _delete_host,
-        "reserve": _reserve,
-        "set ratio": _set_ratio,
-        "delete group": _delete_group,
-        "heal": _heal,
-    }

@@ -6,12 +6,11 @@ from functools import partial
 from typing import Any
 
 from harness.simulation import queries
-from harness.simulation.clients.requests import Requests
+from harness.simulation.clients.requests import Methods, Requests
 from harness.simulation.story import Action
-from moorage import errors, ids
+from moorage import ids
 from moorage.messages import (
     EnsureResourceClass,
-    GetAllocations,
     ListProviderTrees,
     PostAllocations,
     ReportProviders,
@@ -71,27 +70,28 @@ class Seats:
     def __init__(self, callers: Requests) -> None:
         self._callers = callers
         callers.others.update(HOLDERS)
+        self.methods: Methods = {
+            "divide seats": self._divide,
+            "move seats": self._move,
+        }
 
     def _divide(self, action: Action) -> None:
         """Let two callers divide the seats anew, both with the generations that they have read: only one may."""
         found = self._holders()
         place = PLACES[action.choice // 4 % 2]
-        won: list[int] = []
         first = action.choice // 8 % _SHARED
-        for share in (first, _SHARED - first // 2):
 
-            def divide(share: int = share) -> None:
-                wanted = {
-                    uuid: _holding({place: amount}, found[uuid])
-                    for uuid, amount in zip(HOLDERS, (share, _SHARED - share), strict=True)
-                }
-                request_id = self._callers.request_id(action, share)
-                self._callers.call("placement", PostAllocations(request_id=request_id, consumers=wanted))
-                won.append(share)
-                if len(won) > 1:
-                    self._callers.broken.append(f"promise 7: two callers have divided the seats, {won}")
+        def divide(share: int) -> None:
+            wanted = {
+                uuid: _holding({place: amount}, found[uuid])
+                for uuid, amount in zip(HOLDERS, (share, _SHARED - share), strict=True)
+            }
+            request_id = self._callers.request_id(action, share)
+            self._callers.call("placement", PostAllocations(request_id=request_id, consumers=wanted))
 
-            self._callers.at_once(action, divide)
+        shares = (first, _SHARED - first // 2)
+        broken = f"promise 7: two callers have divided the seats, {shares}"
+        self._callers.compete(action, [partial(divide, share) for share in shares], broken)
 
     def _move(self, action: Action) -> None:
         """Move all seats of one place to the other one, or half of them."""
@@ -130,18 +130,7 @@ class Seats:
         )
 
     def _holders(self) -> dict[str, Consumer | None]:
-        found: dict[str, Consumer | None] = {}
-        for uuid in HOLDERS:
-            try:
-                found[uuid] = self._callers.call("placement", GetAllocations(consumer_uuid=uuid))
-            except errors.ConsumerNotFound:
-                found[uuid] = None
-        return found
-
-    METHODS: Mapping[str, Callable[["Seats", Action], None]] = {
-        "divide seats": _divide,
-        "move seats": _move,
-    }
+        return {uuid: self._callers.consumer(uuid) for uuid in HOLDERS}
 
 
 def _holding(seats: Mapping[str, int], present: Consumer | None) -> ConsumerAllocations:

@@ -1,13 +1,13 @@
 """The writers of a simulated cloud: they write allocations over the interface of Placement, past the conductors."""
 
-from collections.abc import Callable, Mapping
+from functools import partial
 
 from harness.simulation.clients.answers import ACCEPTED, REFUSED, LicenceWrite
-from harness.simulation.clients.requests import Requests
+from harness.simulation.clients.requests import Methods, Requests
 from harness.simulation.story import Action
 from moorage import errors, ids
-from moorage.messages import GetAllocations, PutAllocations
-from moorage.model import Consumer, ConsumerAllocations, ProviderAmounts
+from moorage.messages import PutAllocations
+from moorage.model import ConsumerAllocations, ProviderAmounts
 
 LICENCE = "CUSTOM_LICENCE"
 #: A provider that belongs to no host; callers write its units to their own consumers and to servers.
@@ -22,42 +22,39 @@ class Writers:
 
     def __init__(self, callers: Requests) -> None:
         self._callers = callers
+        self.methods: Methods = {
+            "write": self._write,
+            "write beside": self._write_beside,
+        }
 
     def _write(self, action: Action) -> None:
         """Let two callers write to one consumer, both with the generation that they have read: only one may succeed."""
         uuid = self._callers.uuid("writer", action.server % 2)
         self._callers.others.add(uuid)
-        found = self._read(uuid)
+        found = self._callers.consumer(uuid)
         generation = None if found is None else found.generation
-        won: list[int] = []
-        for amount in (1 + action.choice % 7, 11 + action.choice % 7):
 
-            def put(amount: int = amount) -> None:
-                wanted = ConsumerAllocations(
-                    allocations={LICENCES: ProviderAmounts(resources={LICENCE: amount})},
-                    project_id="p",
-                    user_id="u",
-                    consumer_type="OTHER",
-                    consumer_generation=generation,
-                )
-                request_id = self._callers.request_id(action, amount)
-                self._callers.call(
-                    "placement", PutAllocations(request_id=request_id, consumer_uuid=uuid, wanted=wanted)
-                )
-                won.append(amount)
-                if len(won) > 1:
-                    self._callers.broken.append(
-                        f"promise 7: two writers have both replaced generation {generation} of {uuid}"
-                    )
+        def put(amount: int) -> None:
+            wanted = ConsumerAllocations(
+                allocations={LICENCES: ProviderAmounts(resources={LICENCE: amount})},
+                project_id="p",
+                user_id="u",
+                consumer_type="OTHER",
+                consumer_generation=generation,
+            )
+            request_id = self._callers.request_id(action, amount)
+            self._callers.call("placement", PutAllocations(request_id=request_id, consumer_uuid=uuid, wanted=wanted))
 
-            self._callers.at_once(action, put)
+        amounts = (1 + action.choice % 7, 11 + action.choice % 7)
+        broken = f"promise 7: two writers have both replaced generation {generation} of {uuid}"
+        self._callers.compete(action, [partial(put, amount) for amount in amounts], broken)
 
     def _write_beside(self, action: Action) -> None:
         """Set the licences of a server, whatever is done with it meanwhile; it keeps what else it holds."""
         uuid = self._callers.servers[action.server]
         if uuid is None:
             return
-        found = self._read(uuid)
+        found = self._callers.consumer(uuid)
         amount = action.choice % 4
         # Without the generations of the providers: other servers' claims are no reason to refuse the write.
         held = {} if found is None else found.allocations
@@ -82,15 +79,3 @@ class Writers:
         except errors.MoorageError:
             write.outcome = REFUSED
             raise
-
-    def _read(self, uuid: str) -> Consumer | None:
-        try:
-            found: Consumer = self._callers.call("placement", GetAllocations(consumer_uuid=uuid))
-        except errors.ConsumerNotFound:
-            return None
-        return found
-
-    METHODS: Mapping[str, Callable[["Writers", Action], None]] = {
-        "write": _write,
-        "write beside": _write_beside,
-    }

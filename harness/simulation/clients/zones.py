@@ -1,10 +1,9 @@
 """The host aggregates of a simulated cloud, one of them a zone: operators move hosts into them and out of them."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
 
 from harness.cloud import RunningCloud
-from harness.simulation.clients.requests import Requests
+from harness.simulation.clients.requests import Methods, Requests
 from harness.simulation.machine.kernel import KERNEL
 from harness.simulation.story import Action
 from moorage import errors, ids
@@ -38,6 +37,10 @@ class Zones:
         #: The numbers of orders to add a host to the zone, and of those that are not answered.
         self._added: Counter[str] = Counter()
         self._adding: Counter[str] = Counter()
+        self.methods: Methods = {
+            "add to aggregate": self._add,
+            "remove from aggregate": self._remove,
+        }
 
     def may_have(self, host: str, since: float) -> bool:
         """Return whether a host may have been in the zone at a time, or later, by what was answered."""
@@ -84,8 +87,3 @@ class Zones:
 
     def _chosen(self, action: Action) -> tuple[str, str]:
         return [*_AGGREGATES][action.choice // 32 % len(_AGGREGATES)], self._callers.host_of(action)
-
-    METHODS: Mapping[str, Callable[["Zones", Action], None]] = {
-        "add to aggregate": _add,
-        "remove from aggregate": _remove,
-    }
