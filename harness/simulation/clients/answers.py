@@ -1,6 +1,7 @@
 """The answers to callers, as far as the judge compares the cloud with them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,39 +19,54 @@ class Broken(Exception):
 
 
 @dataclass
-class GroupOrder:
-    """An order to attach a resource group to a server, or to detach it, with its outcome.
+class Order:
+    """An order about a server, with its outcome: accepted, refused, or unknown because nobody answered."""
+
+    kind: str
+    outcome: str = field(default=UNKNOWN, kw_only=True)
+
+
+@dataclass
+class GroupOrder(Order):
+    """An order to attach a resource group to a server, or to detach it.
 
     :param operation: the operation that carries the order out, once the order is accepted.
     """
 
-    kind: str
     suffix: str
     resources: Resources
-    outcome: str = UNKNOWN
     operation: str | None = None
 
 
 @dataclass
-class LicenceWrite:
-    """A write of a server's licences, with its outcome.
+class LicenceWrite(Order):
+    """A write of a server's licences.
 
     :param generation: the server's generation after it, once the write is accepted.
     """
 
     amount: int
-    outcome: str = UNKNOWN
     generation: int = 0
+
+
+@contextmanager
+def noted(order: Order) -> Iterator[None]:
+    """Note the outcome of an order that the block sends."""
+    try:
+        yield
+        order.outcome = ACCEPTED
+    except errors.Unavailable:
+        raise
+    except errors.MoorageError:
+        order.outcome = REFUSED
+        raise
 
 
 @dataclass
 class Told:
-    """The answers of a cloud to the orders about one server.
+    """The answers of a cloud to the orders about one server."""
 
-    :param orders: the kind and the outcome of each order: accepted, refused, or unknown because nobody answered.
-    """
-
-    orders: list[tuple[str, str]] = field(default_factory=list)
+    orders: list[Order] = field(default_factory=list)
     flavors: list[Flavor] = field(default_factory=list)
     group: str | None = None
     #: Each group has its own suffix; only a group that was attached before can be detached.
@@ -59,7 +75,7 @@ class Told:
 
     def was(self, kinds: Iterable[str], *outcomes: str) -> bool:
         """Return whether one of these orders had one of these outcomes."""
-        return any(kind in kinds and outcome in outcomes for kind, outcome in self.orders)
+        return any(order.kind in kinds and order.outcome in outcomes for order in self.orders)
 
     def possible_licences(self, *, are_named: bool) -> set[int]:
         """Return the numbers of licences that the server may hold, unless it is deleted.

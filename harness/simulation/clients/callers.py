@@ -9,7 +9,7 @@ from typing import Any
 import os_traits
 
 from harness.cloud import RunningCloud
-from harness.simulation.clients.answers import ACCEPTED, REFUSED, UNKNOWN, GroupOrder, faults_of
+from harness.simulation.clients.answers import GroupOrder, Order, faults_of, noted
 from harness.simulation.clients.operators import Operators
 from harness.simulation.clients.requests import Methods, Requests
 from harness.simulation.clients.seats import Seats
@@ -144,21 +144,11 @@ class Callers(Requests):
         self.again(lambda: self._ordered(action.kind, (uuid,), message))
 
     def _ordered(self, kind: str, uuids: Iterable[str], message: Mutation[Any]) -> None:
-        outcome = UNKNOWN
-        places = [(self.told[uuid].orders, len(self.told[uuid].orders)) for uuid in uuids]
-        for orders, _place in places:
-            orders.append((kind, outcome))
-        try:
+        order = Order(kind)
+        for uuid in uuids:
+            self.told[uuid].orders.append(order)
+        with noted(order):
             self.send("conductor", message)
-            outcome = ACCEPTED
-        except errors.Unavailable:
-            raise
-        except errors.MoorageError:
-            outcome = REFUSED
-            raise
-        finally:
-            for orders, place in places:
-                orders[place] = (kind, outcome)
 
     def _attach(self, action: Action) -> None:
         uuid = self.servers[action.server]
@@ -184,16 +174,10 @@ class Callers(Requests):
 
     def _ordered_group(self, uuid: str, order: GroupOrder, message: AttachResource | DetachResource) -> None:
         # Each repetition has its own outcome.
-        order = replace(order, outcome=UNKNOWN)
+        order = replace(order)
         self.told[uuid].attached.append(order)
-        try:
+        with noted(order):
             order.operation = self.send("conductor", message).operation_uuid
-            order.outcome = ACCEPTED
-        except errors.Unavailable:
-            raise
-        except errors.MoorageError:
-            order.outcome = REFUSED
-            raise
 
     def _force(self, action: Action) -> None:
         down = action.kind == "force down"

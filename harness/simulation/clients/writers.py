@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from harness.simulation.clients.answers import ACCEPTED, REFUSED, LicenceWrite
+from harness.simulation.clients.answers import LicenceWrite, noted
 from harness.simulation.clients.requests import Methods, Requests
 from harness.simulation.story import Action
-from moorage import errors, ids
+from moorage import ids
 from moorage.messages import PutAllocations
 from moorage.model import ConsumerAllocations, ProviderAmounts
 
@@ -68,14 +68,8 @@ class Writers:
             user_id="u",
             consumer_generation=None if found is None else found.generation,
         )
-        write = LicenceWrite(amount)
+        write = LicenceWrite("write", amount)
         self._callers.told[uuid].licences.append(write)
         message = PutAllocations(request_id=self._callers.request_id(action), consumer_uuid=uuid, wanted=wanted)
-        try:
+        with noted(write):
             write.generation = self._callers.send("placement", message).consumer_generation
-            write.outcome = ACCEPTED
-        except errors.Unavailable:
-            raise
-        except errors.MoorageError:
-            write.outcome = REFUSED
-            raise
