@@ -97,32 +97,15 @@ def parsed(arguments: Sequence[str], today: str) -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(prog="python -m harness.simulation", description=__doc__)
     parser.add_argument("--seed", default=today, help="Random seed (default: the date, %(default)s)")
-    parser.add_argument("--histories", type=int, default=1, help="Number of histories (default: %(default)s)")
-    parser.add_argument(
-        "--after",
-        type=int,
-        default=0,
-        help="Number of histories to skip, because an interrupted run has done them (default: %(default)s)",
-    )
-    parser.add_argument("--operations", type=int, default=50, help="Operations per history (default: %(default)s)")
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=1,
-        help="Number of processes; each runs one history at a time (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--most",
-        type=int,
-        default=1,
-        help="Stop after this number of histories that break a promise (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--shrink",
-        type=int,
-        default=150,
-        help="Maximum number of stories to try in order to shorten a failing one (default: %(default)s)",
-    )
+    for name, default, what in (
+        ("--histories", 1, "Number of histories"),
+        ("--after", 0, "Number of histories to skip, because an interrupted run has done them"),
+        ("--operations", 50, "Operations per history"),
+        ("--jobs", 1, "Number of processes; each runs one history at a time"),
+        ("--most", 1, "Stop after this number of histories that break a promise"),
+        ("--shrink", 150, "Maximum number of stories to try in order to shorten a failing one"),
+    ):
+        parser.add_argument(name, type=int, default=default, help=f"{what} (default: %(default)s)")
     parser.add_argument("--as-it-is", action="store_true", help="Do not shorten a failing story")
     parser.add_argument("--verbose", action="store_true", help="Print a line for each history")
     parser.add_argument("--load", help="Function to call before the first history, as MODULE:FUNCTION")
