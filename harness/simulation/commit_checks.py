@@ -35,6 +35,7 @@ class CommitChecks:
         )
         #: The allocated amount of each inventory after the last commit, by provider and class.
         self._allocated: dict[tuple[str, int], int] = {}
+        #: The number of commits to the main database so far.
         self.commits = 0
         store.FAULTS.committed = self._committed
 
@@ -60,8 +61,7 @@ class CommitChecks:
         ]
         if not _OF_PLACEMENTS.isdisjoint(written):
             wrong += self._wrong_placements()
-        if wrong:
-            self._callers.broken += wrong
+        self._callers.broken += wrong
 
     def _wrong_inventories(self) -> Iterator[str]:
         for uuid, name, number, used, amount, capacity in self._file.execute(queries.INVENTORIES):

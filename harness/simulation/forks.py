@@ -147,7 +147,7 @@ class Starter:
         try:
             outcome: Outcome = pickle.load(self._outcomes)  # noqa: S301  # from our own fork
         except EOFError:
-            return Outcome("the process that starts clouds has ended", "", 0, 0, 0.0)
+            return Outcome("the process that starts clouds has ended")
         return outcome
 
     def fileno(self) -> int:
@@ -180,7 +180,7 @@ class Starter:
             cloud = start_cloud(seed)
             store.let_go()
             started.append(cloud)
-            return Outcome(None, "", 0, 0, 0.0)
+            return Outcome(None)
 
         outcome = _outcome(start)
         with suppress(EOFError):
@@ -209,7 +209,7 @@ def _in_a_fork(story: Story, started: SimulatedCloud) -> Outcome:
             outcome = None
     _, status = os.waitpid(process, 0)
     shutil.rmtree(copy, ignore_errors=True)
-    return outcome or Outcome(f"the process of the history has ended with status {status}", "", 0, 0, 0.0)
+    return outcome or Outcome(f"the process of the history has ended with status {status}")
 
 
 def _outcome(run: Callable[[], Outcome]) -> Outcome:
@@ -217,8 +217,7 @@ def _outcome(run: Callable[[], Outcome]) -> Outcome:
     try:
         return run()
     except BaseException as fault:  # noqa: BLE001 - every error is reported
-        words = in_words(fault) or f"the simulation itself fails: {''.join(traceback.format_exception(fault))}"
-        return Outcome(words, "", 0, 0, 0.0)
+        return Outcome(in_words(fault) or f"the simulation itself fails: {''.join(traceback.format_exception(fault))}")
 
 
 def _forked(do: Callable[[], Any]) -> int:

@@ -27,10 +27,10 @@ class Outcome:
     """
 
     broken: str | None
-    trace: str
-    switches: int
-    commits: int
-    virtual_seconds: float
+    trace: str = ""
+    switches: int = 0
+    commits: int = 0
+    virtual_seconds: float = 0.0
     happened: Sequence[str] = ()
     #: The number of answers by kind of action and answer, and the number of servers by final state.
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -103,7 +103,9 @@ def run_story(story: Story, cloud: SimulatedCloud) -> Outcome:
         if (broken := in_words(fault)) is None:
             raise
     happened, counts = run.message_faults.happened, dict(run.callers.answers)
-    return Outcome(broken, KERNEL.trace, KERNEL.switches, run.judge.commits, KERNEL.now - began, happened, counts)
+    return Outcome(
+        broken, KERNEL.trace, KERNEL.switches, run.judge.checks.commits, KERNEL.now - began, happened, counts
+    )
 
 
 class _Run:

@@ -47,12 +47,7 @@ class Judge:
         for cell in cloud.cell_names:
             guests = store.place(str(cloud.folder / f"agent-{cell}.guests"))
             self._file.execute(f"ATTACH 'file:{guests}?mode=ro' AS {cell}")
-        self._checks = CommitChecks(cloud, callers, self._file)
-
-    @property
-    def commits(self) -> int:
-        """The number of commits to the main database so far."""
-        return self._checks.commits
+        self.checks = CommitChecks(cloud, callers, self._file)
 
     def check(self) -> None:
         """Raise the first finding so far, if any.
@@ -235,7 +230,7 @@ class Judge:
     def _held(self) -> dict[object, object]:
         """Return the amounts that each consumer holds of each host, summed over the providers of the host."""
         root_of = dict(self._file.execute(queries.ROOTS))
-        holders = self._holders()
+        holders = self._ask("placement", AuditStore(amounts=True)).holders
         # A host may become nested or flat during the call: include the providers from before and after it.
         root_of |= dict(self._file.execute(queries.ROOTS))
         held: dict[object, Counter[str]] = defaultdict(Counter)
@@ -244,9 +239,6 @@ class Judge:
                 for provider, amounts in one.held.items():
                     held[one.uuid, root_of[provider]].update(amounts)
         return {key: dict(amounts) for key, amounts in held.items()}
-
-    def _holders(self) -> Sequence[Any]:
-        return list(self._ask("placement", AuditStore(amounts=True)).holders)
 
     def _guests(self) -> dict[object, object]:
         found: Counter[object] = Counter()

@@ -11,6 +11,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import greenlet  # type: ignore[import-untyped]
@@ -25,24 +26,22 @@ class Deadlock(BaseException):
     """No task can run, and none waits for a time. Not an ``Exception``, so that no code of the cloud handles it."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Task:
     """A thread of a simulated process."""
 
-    __slots__ = ("due", "green", "local_values", "name", "number", "process", "sentinel", "shared", "was_woken")
-
-    def __init__(self, number: int, process: str, name: str) -> None:
-        self.number = number
-        self.process = process
-        self.name = name
-        self.green: Any = None
-        #: The number of the timer that wakes the task; 0 if there is no timer.
-        self.due = 0
-        self.was_woken = False
-        #: The lock that :class:`threading.Thread` waits for at a join.
-        self.sentinel: Any = None
-        #: The locks that the task holds and that other processes made.
-        self.shared: dict[Any, None] = {}
-        self.local_values: dict[int, dict[str, Any]] = {}
+    number: int
+    process: str
+    name: str
+    green: Any = None
+    #: The number of the timer that wakes the task; 0 if there is no timer.
+    due: int = 0
+    was_woken: bool = False
+    #: The lock that :class:`threading.Thread` waits for at a join.
+    sentinel: Any = None
+    #: The locks that the task holds and that other processes made.
+    shared: dict[Any, None] = field(default_factory=dict)
+    local_values: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<task {self.number} {self.name} of {self.process}>"

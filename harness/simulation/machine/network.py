@@ -1,7 +1,7 @@
 """The message bus of a simulation: messages take time, and may be late, duplicated or lost, or cut off."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.simulation.machine.kernel import KERNEL, OUTSIDE
@@ -78,11 +78,12 @@ def _send(broker: inproc.Broker, key: inproc.Key, envelope: Any) -> None:
     NETWORK.carry(sender, (key[1], method, False), lambda: _publish(broker, key, wire))  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
 class _Wire:
     """An envelope with its sender, for the listener."""
 
-    def __init__(self, sender: str, envelope: Any) -> None:
-        self.sender, self.envelope = sender, envelope
+    sender: str
+    envelope: Any
 
     def expired(self) -> bool:
         return bool(self.envelope.expired())

@@ -60,7 +60,7 @@ def install() -> None:
     clocks.perf_counter = primitives.perf_counter
     clocks.time = wall_clock
     clocks.time_ns = lambda: int(wall_clock() * 1e9)
-    clocks.sleep = primitives.sleep
+    clocks.sleep = KERNEL.sleep
     queues.SimpleQueue = queues._PySimpleQueue
     system.urandom = chance._urandom = _random.randbytes
     # An executor joins its threads in the order of a set; by default that is the order of their addresses.

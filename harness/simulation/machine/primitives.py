@@ -208,8 +208,3 @@ def monotonic() -> float:
 def perf_counter() -> float:
     """Return the virtual time, in seconds."""
     return KERNEL.now
-
-
-def sleep(seconds: float) -> None:
-    """Let virtual time pass for the calling task."""
-    KERNEL.sleep(seconds)

@@ -123,11 +123,8 @@ class SimulatedConnection(sqlite3.Connection):
         if so_far != self.changed:
             self.changed = so_far
             if FAULTS.committed is not None:
-                KERNEL.is_atomic += 1
-                try:
+                with KERNEL.atomic():
                     FAULTS.committed(self.process, self.file, self.written)
-                finally:
-                    KERNEL.is_atomic -= 1
             self.written.clear()
             if self._loses_answer():
                 raise _away("the answer to COMMIT is lost")
@@ -202,8 +199,7 @@ def _statement(cursor: sqlite3.Cursor, sql: str) -> None:
 
 @cache
 def _written_table(sql: str) -> str | None:
-    found = _WRITE.match(sql)
-    return None if found is None else found[1]
+    return found[1] if (found := _WRITE.match(sql)) else None
 
 
 def _point(connection: SimulatedConnection, sql: str) -> None:
