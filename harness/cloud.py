@@ -38,7 +38,38 @@ _SCHEMAS = (MAIN, CONDUCTOR, CELL)
 #: The file of the default database, in the folder of the cloud.
 _FILE = "moorage.sqlite"
 
+#: Values by group and option.
 Settings = Mapping[str, Mapping[str, Any]]
+
+
+def merged(*sources: Settings) -> dict[str, dict[str, Any]]:
+    """Return the settings of all sources; those of a later source override those of an earlier one."""
+    settings: dict[str, dict[str, Any]] = {}
+    for source in sources:
+        for group, values in source.items():
+            settings.setdefault(group, {}).update(values)
+    return settings
+
+
+def short_run(transport_url: str, database_connection: str) -> Settings:
+    """Return the settings of services for a short run on a bus and a database: they report frequently."""
+    return {
+        "DEFAULT": {"transport_url": transport_url},
+        "database": {"connection": database_connection},
+        "conductor": {"report_interval": 0.5},
+        "compute": {"report_interval": 0.5},
+    }
+
+
+def write_settings(file: Path, settings: Settings) -> Path:
+    """Write a configuration file, and return its path."""
+    lines = []
+    for group, values in settings.items():
+        lines.append(f"[{group}]")
+        for name, value in values.items():
+            lines.append(f"{name} = {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}")
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,29 +181,11 @@ class RunningCloud:
 
     def configuration(self, **groups: Mapping[str, Any]) -> cfg.ConfigOpts:
         """Return a configuration for one service: the cloud's options, the settings, then ``groups``."""
-        merged: dict[str, dict[str, Any]] = {
-            "DEFAULT": {"transport_url": self.transport_url},
-            "database": {"connection": self.database_connection},
-            # For short runs: frequent reports, and decisions on the present state.
-            "conductor": {"report_interval": 0.5},
-            "compute": {"report_interval": 0.5},
-        }
-        for source in (self.plan.settings, groups):
-            for group, values in source.items():
-                merged.setdefault(group, {}).update(values)
-        of_plugins = {group: merged.pop(group) for group in PLUGIN_GROUPS if group in merged}
-        return options.new(merged, files=[self._file_of(of_plugins)] if of_plugins else [])
-
-    def _file_of(self, groups: Mapping[str, Mapping[str, Any]]) -> Path:
-        """Return a configuration file with the options of plug-ins, which only a scheduler with these registers."""
-        lines = []
-        for group, values in groups.items():
-            lines.append(f"[{group}]")
-            for name, value in values.items():
-                lines.append(f"{name} = {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}")
-        file = self.folder / "plugins.conf"
-        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return file
+        settings = merged(short_run(self.transport_url, self.database_connection), self.plan.settings, groups)
+        # Options of plug-ins are in a file, because only a scheduler with these plug-ins registers them.
+        of_plugins = {group: settings.pop(group) for group in PLUGIN_GROUPS if group in settings}
+        files = [write_settings(self.folder / "plugins.conf", of_plugins)] if of_plugins else []
+        return options.new(settings, files=files)
 
     def hosts(self) -> list[HostState]:
         """Return all hosts of the registry."""

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from harness.cloud import Settings
+from harness.cloud import Settings, merged, short_run, write_settings
 from harness.termination import ends_with_this_process
 from harness.waiting import wait_until
 from moorage import errors, failpoints
@@ -55,14 +55,7 @@ class ProcessCloud:
     def __init__(self, transport_url: str, database_connection: str, settings: Settings | None = None) -> None:
         self._closing = contextlib.ExitStack()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._sections: dict[str, dict[str, Any]] = {
-            "DEFAULT": {"transport_url": transport_url},
-            "database": {"connection": database_connection},
-            "conductor": {"report_interval": 0.5},
-            "compute": {"report_interval": 0.5},
-        }
-        for group, values in (settings or {}).items():
-            self._sections.setdefault(group, {}).update(values)
+        self._sections = merged(short_run(transport_url, database_connection), settings or {})
 
     def __enter__(self) -> Self:
         self.folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="moorage-")))
@@ -168,18 +161,7 @@ class ProcessCloud:
         ]
 
     def _write_config(self, name: str, settings: Settings) -> Path:
-        groups = {
-            group: {**self._sections.get(group, {}), **settings.get(group, {})}
-            for group in [*self._sections, *(group for group in settings if group not in self._sections)]
-        }
-        file = self.folder / f"{name}.conf"
-        file.write_text(
-            "".join(
-                f"[{group}]\n" + "".join(f"{option} = {value}\n" for option, value in values.items())
-                for group, values in groups.items()
-            )
-        )
-        return file
+        return write_settings(self.folder / f"{name}.conf", merged(self._sections, settings))
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONUNBUFFERED": "1"}

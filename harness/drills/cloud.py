@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from compute.fake.guest_file import GuestFile
 from harness.arguments import Servers
-from harness.cloud import CloudSpec, RunningCloud, Settings, created_schemas
+from harness.cloud import CloudSpec, RunningCloud, Settings, created_schemas, merged
 from harness.processes import ProcessCloud, pause
 from harness.tcp_proxy import TcpProxy
 from moorage import errors
@@ -76,8 +76,7 @@ class DrillCloud(ProcessCloud):
         settings: Settings = MappingProxyType({}),
     ) -> None:
         self._urls = {"database": str(servers.database_url), "broker": str(servers.transport_url)}
-        self._settings = {group: {**QUICK.get(group, {}), **settings.get(group, {})} for group in {*QUICK, *settings}}
-        super().__init__(self._urls["broker"], self._urls["database"], self._settings)
+        super().__init__(self._urls["broker"], self._urls["database"], merged(QUICK, settings))
         self.servers = servers
         self.database = Database(self._urls["database"], "main")
         self._spec = CloudSpec(cells=_CELLS, seed=seed)
@@ -123,24 +122,21 @@ class DrillCloud(ProcessCloud):
 
         :param fake_driver: options of an agent's driver, which override its previous ones.
         """
-        words, settings = self.roles[role]
-        settings = {group: dict(values) for group, values in settings.items()}
+        words, own = self.roles[role]
         if fake_driver:
-            settings["fake_driver"] = {**settings["fake_driver"], **fake_driver}
-            self.roles[role] = Role(words, settings)
+            own = merged(own, {"fake_driver": fake_driver})
+            self.roles[role] = Role(words, own)
         urls = dict(self._urls)
         for kind, proxies in self.proxies.get(role, {}).items():
             ports = iter([proxy.port for proxy in proxies])
             urls[kind] = _ADDRESS.sub(lambda _, ports=ports: f"127.0.0.1:{next(ports)}", urls[kind])  # type: ignore[misc]
-        settings["DEFAULT"] = {"transport_url": urls["broker"]}
-        settings["database"] = {**self._settings["database"], "connection": urls["database"]}
-        self.start(role, *words, settings=settings)
+        reached = {"DEFAULT": {"transport_url": urls["broker"]}, "database": {"connection": urls["database"]}}
+        self.start(role, *words, settings=merged(own, reached))
 
     def set_policy(self, **options: object) -> None:
         """Change options of ``[scheduler]`` in all schedulers without a restart."""
         for role in [role for role in self.processes if role.startswith("scheduler")]:
-            settings = {"scheduler": {**self._settings["scheduler"], **options}}
-            self._write_config(role, {"DEFAULT": {"transport_url": self._urls["broker"]}, **settings})
+            self._write_config(role, {"scheduler": options})
             self.processes[role].send_signal(signal.SIGHUP)
 
     def pause(self, role: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from compute.service import ComputeService
 from conductor.service import CellConductor, SuperConductor
-from harness.cloud import CloudSpec, RunningCloud
+from harness.cloud import CloudSpec, RunningCloud, Settings, merged
 from harness.simulation.machine import network, store
 from harness.simulation.machine.kernel import KERNEL, OUTSIDE
 from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, PROCESSES
@@ -125,6 +125,32 @@ def uses_pool(host: str) -> bool:
     return host.startswith(f"{CELL_WITH_POOL}-")
 
 
+_SETTINGS: Settings = {
+    "rpc": {"call_timeout": 20.0, "threads": 8},
+    "service": {"report_interval": 60.0},
+    "conductor": {
+        "report_interval": 5.0,
+        "workers": 8,
+        "delete_patience": 30.0,
+        "lease_seconds": 30.0,
+        "build_timeout": 60.0,
+        "retry_backoff": 0.5,
+        "housekeeping_interval": 30.0,
+    },
+    "compute": {"report_interval": 5.0, "workers": 4},
+    "scheduler": {"view_compare_interval": 60.0},
+    "placement": {"reconcile_interval": 20.0, "reconcile_after": 40.0},
+    "fake_driver": {
+        "vcpus": WHOLE["VCPU"],
+        "memory_mb": WHOLE["MEMORY_MB"],
+        "disk_gb": WHOLE["DISK_GB"],
+        "numa_nodes": 2,
+        "gpus": 2,
+        "vgpus_per_gpu": WHOLE["VGPU"] // 2,
+        "fail_rate": 0.1,
+        "spawn_seconds": 0.3,
+    },
+}
 #: Retentions in seconds that are as short as these settings allow, except for requests that nobody acknowledges.
 _FORGETTING = {
     "service": {"prune_interval": 10.0},
@@ -139,35 +165,5 @@ def specification(*, forgetting: bool = False) -> CloudSpec:
 
     :param forgetting: keep nothing longer than it must be kept.
     """
-    more = _FORGETTING if forgetting else {}
-    return CloudSpec(
-        hosts=HOSTS_OF_A_CELL * len(CELLS),
-        cells=len(CELLS),
-        settings={
-            "rpc": {"call_timeout": 20.0, "threads": 8},
-            "service": {"report_interval": 60.0, **more.get("service", {})},
-            "conductor": {
-                "report_interval": 5.0,
-                "workers": 8,
-                "delete_patience": 30.0,
-                "lease_seconds": 30.0,
-                "build_timeout": 60.0,
-                "retry_backoff": 0.5,
-                "housekeeping_interval": 30.0,
-                **more.get("conductor", {}),
-            },
-            "compute": {"report_interval": 5.0, "workers": 4},
-            "scheduler": {"view_compare_interval": 60.0, **more.get("scheduler", {})},
-            "placement": {"reconcile_interval": 20.0, "reconcile_after": 40.0, **more.get("placement", {})},
-            "fake_driver": {
-                "vcpus": WHOLE["VCPU"],
-                "memory_mb": WHOLE["MEMORY_MB"],
-                "disk_gb": WHOLE["DISK_GB"],
-                "numa_nodes": 2,
-                "gpus": 2,
-                "vgpus_per_gpu": WHOLE["VGPU"] // 2,
-                "fail_rate": 0.1,
-                "spawn_seconds": 0.3,
-            },
-        },
-    )
+    settings = merged(_SETTINGS, _FORGETTING if forgetting else {})
+    return CloudSpec(hosts=HOSTS_OF_A_CELL * len(CELLS), cells=len(CELLS), settings=settings)
