@@ -6,16 +6,17 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from harness.termination import unwound_by_signals
 from moorage import errors
 from moorage.cli.command import Argument, Configured, argument
 
 if TYPE_CHECKING:  # these modules need an extra
+    from harness.cluster_nodes import Member
     from harness.galera import GaleraCluster
     from harness.rabbitmq_cluster import RabbitMQCluster
-    from harness.servers import MariaDBServer, RabbitMQServer
+    from harness.servers import MariaDBServer, RabbitMQServer, ServerProcess
 
 #: The URL scheme of the bus inside a process.
 INPROC = "inproc:"
@@ -54,26 +55,14 @@ def number_between(least: float, most: float) -> Any:
     return parse
 
 
-class ServerProgram(Protocol):
-    """A private server, or a node of a private cluster, that can be killed and started again."""
-
-    package: str
-
-    def kill(self) -> None:
-        """Kill it, as a crash would."""
-
-    def start(self) -> None:
-        """Start it again after a kill, and wait until it accepts connections."""
-
-
 @dataclass(frozen=True)
 class Servers:
-    """The URLs of bus and database, null if embedded; private servers: process ids by name, and programs."""
+    """The URLs of bus and database, null if embedded; private servers: process ids by name, and servers or nodes."""
 
     transport_url: str | None = None
     database_url: str | None = None
     pids: Mapping[str, int] = field(default_factory=dict)
-    programs: Sequence[ServerProgram] = ()
+    programs: "Sequence[ServerProcess | Member[Any]]" = ()
 
 
 def extra(module: str, user: str, name: str) -> ModuleType:
@@ -110,10 +99,7 @@ def private_mariadb(kind: str) -> "MariaDBServer | GaleraCluster":
 
     :raises ConfigurationError: the extra that it needs is not installed.
     """
-    if kind == CLUSTER:
-        cluster: GaleraCluster = _programs("harness.galera").GaleraCluster()
-        return cluster
-    server: MariaDBServer = _programs("harness.servers").MariaDBServer()
+    server: MariaDBServer | GaleraCluster = _private(kind, "servers.MariaDBServer", "galera.GaleraCluster")
     return server
 
 
@@ -122,15 +108,15 @@ def private_rabbitmq(kind: str) -> "RabbitMQServer | RabbitMQCluster":
 
     :raises ConfigurationError: the extra that it needs is not installed.
     """
-    if kind == CLUSTER:
-        cluster: RabbitMQCluster = _programs("harness.rabbitmq_cluster").RabbitMQCluster()
-        return cluster
-    server: RabbitMQServer = _programs("harness.servers").RabbitMQServer()
+    server: RabbitMQServer | RabbitMQCluster = _private(
+        kind, "servers.RabbitMQServer", "rabbitmq_cluster.RabbitMQCluster"
+    )
     return server
 
 
-def _programs(module: str) -> ModuleType:
-    return extra(module, "--servers", "servers")
+def _private(kind: str, single: str, cluster: str) -> Any:
+    module, name = (cluster if kind == CLUSTER else single).split(".")
+    return getattr(extra(f"harness.{module}", "--servers", "servers"), name)()
 
 
 def require_broker(transport_url: str) -> None:

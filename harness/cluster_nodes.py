@@ -77,7 +77,7 @@ class Cluster(ABC, Generic[N]):
             if not node.pid:
                 self._rejoin(node)
             self._reconnect(node)
-        self._wait_whole()
+        self.wait_whole()
 
     def running(self) -> list[N]:
         """Return the nodes that run: they were started, and not stopped or killed since."""
@@ -103,7 +103,7 @@ class Cluster(ABC, Generic[N]):
         """Let a running node exchange messages with the others."""
 
     @abstractmethod
-    def _wait_whole(self) -> None:
+    def wait_whole(self) -> None:
         """Wait until all running nodes have joined.
 
         :raises TimeoutError: they have not joined within two minutes.

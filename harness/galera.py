@@ -172,7 +172,7 @@ class GaleraCluster(Cluster[GaleraNode]):
         node = next(node for node in self.running() if node.is_synced())
         return node.execute(statement, *values)
 
-    def wait_synced(self) -> None:
+    def wait_whole(self) -> None:
         """Wait until all running nodes are synced, in one cluster.
 
         :raises TimeoutError: the nodes are not synced within two minutes.
@@ -186,9 +186,6 @@ class GaleraCluster(Cluster[GaleraNode]):
 
     def _reconnect(self, node: GaleraNode) -> None:
         node.set_cut_off(False)
-
-    def _wait_whole(self) -> None:
-        self.wait_synced()
 
     def _begin(self, node: GaleraNode) -> None:
         node.bootstrap()

@@ -110,7 +110,7 @@ class RabbitMQCluster(Cluster[RabbitMQNode]):
         """Create a user who has all permissions on these virtual hosts, and none on others."""
         self.running()[0].add_user(name, password, vhosts)
 
-    def wait_joined(self) -> None:
+    def wait_whole(self) -> None:
         """Wait until each running node belongs to a majority.
 
         :raises TimeoutError: the nodes have not joined within two minutes.
@@ -119,6 +119,3 @@ class RabbitMQCluster(Cluster[RabbitMQNode]):
 
     def _reconnect(self, node: RabbitMQNode) -> None:
         node.set_cut_off(False)
-
-    def _wait_whole(self) -> None:
-        self.wait_joined()

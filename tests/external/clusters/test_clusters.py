@@ -51,7 +51,7 @@ def test_a_node_that_is_cut_off_from_the_others_refuses_reads_and_catches_up_aft
         time.sleep(0.2)
     galera.nodes[0].execute("INSERT INTO cut_off.boats VALUES ('launched')")
     node.set_cut_off(False)
-    galera.wait_synced()
+    galera.wait_whole()
 
     assert code == WITHOUT_A_MAJORITY
     assert node.execute("SELECT name FROM cut_off.boats") == (("launched",),)
@@ -107,7 +107,7 @@ def test_a_broker_that_is_cut_off_from_the_others_leaves_the_majority_and_rejoin
     assert rabbitmq_cluster.nodes[0].is_member()
     node.set_cut_off(False)
 
-    rabbitmq_cluster.wait_joined()
+    rabbitmq_cluster.wait_whole()
 
 
 def broker(cluster: RabbitMQCluster, number: int) -> Connection:

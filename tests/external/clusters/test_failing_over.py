@@ -112,7 +112,7 @@ def test_a_node_that_is_cut_off_from_the_others_is_not_used_even_if_it_answers(
         write(database, 2)
     finally:
         galera.nodes[0].set_cut_off(False)
-    galera.wait_synced()
+    galera.wait_whole()
 
     assert galera.nodes[0].execute("SELECT number FROM failing_over.writes ORDER BY number") == ((1,), (2,))
 
