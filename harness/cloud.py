@@ -5,7 +5,7 @@ import functools
 import logging
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +13,7 @@ from typing import Any, Self
 import sqlalchemy
 from oslo_config import cfg
 
+from compute.fake.guest_file import GuestFile
 from compute.service import ComputeService
 from conductor.schema import CELL, CONDUCTOR
 from conductor.service import CellConductor, SuperConductor
@@ -25,7 +26,7 @@ from moorage.config.unknown import PLUGIN_GROUPS
 from moorage.db.database import Database
 from moorage.db.schemas import compatibility_table
 from moorage.messages import ListHosts
-from moorage.model import HostState
+from moorage.model import Guest, HostState
 from moorage.service.process import Service
 from placement_store import cells
 from placement_store.schema import MAIN
@@ -243,6 +244,16 @@ class RunningCloud:
             ),
             cell,
         )
+
+
+def guests_in(files: Iterable[Path]) -> list[Guest]:
+    """Return all guests in the files of agents."""
+    found: list[Guest] = []
+    for path in files:
+        with contextlib.closing(GuestFile(path)) as file:
+            file.open()
+            found += file.guests()
+    return found
 
 
 @contextlib.contextmanager

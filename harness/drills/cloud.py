@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
-from compute.fake.guest_file import GuestFile
 from harness.arguments import Servers
-from harness.cloud import CloudSpec, RunningCloud, Settings, created_schemas, merged
+from harness.cloud import CloudSpec, RunningCloud, Settings, created_schemas, guests_in, merged
 from harness.processes import ProcessCloud, pause
 from harness.tcp_proxy import TcpProxy
 from moorage import errors
@@ -192,12 +191,4 @@ def embedded(seed: int, fail_rate: float) -> RunningCloud:
 
 def guests(cloud: RunningCloud | DrillCloud) -> list[Guest]:
     """Return all guests of the cloud, as recorded by their hosts."""
-    found: list[Guest] = []
-    for path in sorted(cloud.folder.glob("agent-*.sqlite")):
-        file = GuestFile(path)
-        file.open()
-        try:
-            found += file.guests()
-        finally:
-            file.close()
-    return found
+    return guests_in(sorted(cloud.folder.glob("agent-*.sqlite")))

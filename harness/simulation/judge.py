@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from compute.fake.guest_file import GuestFile
+from harness.cloud import guests_in
 from harness.simulation import queries
 from harness.simulation.clients.answers import ACCEPTED, UNKNOWN, Broken, Told, until_answered
 from harness.simulation.clients.callers import Callers
@@ -241,15 +241,8 @@ class Judge:
         return {key: dict(amounts) for key, amounts in held.items()}
 
     def _guests(self) -> dict[object, object]:
-        found: Counter[object] = Counter()
-        for cell in self._cloud.cell_names:
-            file = GuestFile(self._cloud.folder / f"agent-{cell}.guests")
-            file.open()
-            try:
-                found.update((guest.host, guest.instance_uuid) for guest in file.guests())
-            finally:
-                file.close()
-        return dict(found)
+        files = [self._cloud.folder / f"agent-{cell}.guests" for cell in self._cloud.cell_names]
+        return dict(Counter((guest.host, guest.instance_uuid) for guest in guests_in(files)))
 
     def _probe(self) -> None:
         """Request the most that any provider has left, and more than that: the results are known."""

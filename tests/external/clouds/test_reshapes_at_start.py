@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 from support.processes.building_client import call_until_answered
 
-from compute.fake.guest_file import GuestFile
 from compute.service import ComputeService
-from harness.cloud import CloudSpec, RunningCloud
+from harness.cloud import CloudSpec, RunningCloud, guests_in
 from harness.servers import MariaDBServer
 from harness.waiting import wait_until
 from moorage import ids
@@ -82,12 +81,7 @@ def instance(cloud: RunningCloud, uuid: str) -> Instance:
 
 
 def guests(cloud: RunningCloud) -> list[Guest]:
-    file = GuestFile(cloud.folder / "agent-cell1.sqlite")
-    file.open()
-    try:
-        return file.guests()
-    finally:
-        file.close()
+    return guests_in([cloud.folder / "agent-cell1.sqlite"])
 
 
 def test_hosts_whose_layout_changes_continue_to_build_and_lose_no_instance_and_no_amount(cloud: RunningCloud) -> None:

@@ -3,9 +3,8 @@
 from typing import Any
 
 from compute.driver import Driver
-from compute.fake.guest_file import GuestFile
 from compute.service import ComputeService
-from harness.cloud import RunningCloud
+from harness.cloud import RunningCloud, guests_in
 from harness.waiting import wait_until
 from moorage import ids
 from moorage.messages import (
@@ -92,12 +91,7 @@ def provider_tree(cloud: RunningCloud, host: str) -> dict[str, ResourceProvider]
 
 def guests(cloud: RunningCloud, cell: str = "cell1") -> list[Guest]:
     """Return the guests of all hosts of a cell, read directly from the file of its agent."""
-    file = GuestFile(cloud.folder / f"agent-{cell}.sqlite")
-    file.open()
-    try:
-        return file.guests()
-    finally:
-        file.close()
+    return guests_in([cloud.folder / f"agent-{cell}.sqlite"])
 
 
 def driver_options(cloud: RunningCloud, hosts: int, **fake_driver: Any) -> dict[str, Any]:
