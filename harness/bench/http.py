@@ -6,10 +6,11 @@ import json
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -143,47 +144,35 @@ def _await(server: "subprocess.Popen[bytes]", port: int) -> None:
 _Request = Callable[[int], tuple[str, str, str | None]]
 
 
-class _HttpClient:
-    """A client thread that repeats requests over one connection."""
+def _send(port: int, make: _Request, numbers: range) -> list[float]:
+    """Send requests over one connection, and return the seconds of each.
 
-    def __init__(self, port: int, make: _Request, numbers: range) -> None:
-        self._connection = http.client.HTTPConnection(_HOST, port)
-        self._make = make
-        self._numbers = numbers
-        self.seconds: list[float] = []
-        self.refused: str | None = None
-
-    def run(self) -> None:
-        """Send the requests; an error status ends this client."""
-        for number in self._numbers:
-            method, path, body = self._make(number)
-            began = time.perf_counter()
-            self._connection.request(method, path, body, _HEADERS)
-            reply = self._connection.getresponse()
-            document = reply.read()
-            self.seconds.append(time.perf_counter() - began)
-            if reply.status not in (http.client.OK, http.client.NO_CONTENT):
-                self.refused = f"{reply.status} {document[:500]!r}"
-                return
+    :raises InternalError: a request got an unexpected answer.
+    """
+    connection = http.client.HTTPConnection(_HOST, port)
+    seconds = []
+    for number in numbers:
+        method, path, body = make(number)
+        began = time.perf_counter()
+        connection.request(method, path, body, _HEADERS)
+        reply = connection.getresponse()
+        document = reply.read()
+        seconds.append(time.perf_counter() - began)
+        if reply.status not in (http.client.OK, http.client.NO_CONTENT):
+            raise errors.InternalError(kind=f"{reply.status} {document[:500]!r}")
+    return seconds
 
 
 def _measured(kind: str, providers: int, port: int, clients: int, requests: int, make: _Request) -> HttpResult:
     """Measure requests, divided among threads; before them, a tenth as many requests are sent and not counted."""
-    warmed = _HttpClient(port, make, range(max(1, requests // 10)))
-    warmed.run()
+    _send(port, make, range(max(1, requests // 10)))
     each = max(1, requests // clients)
-    asking = [_HttpClient(port, make, range(number * each, (number + 1) * each)) for number in range(clients)]
-    threads = [threading.Thread(target=client.run) for client in asking]
-    began = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    lasted = time.perf_counter() - began
-    for client in [warmed, *asking]:
-        if client.refused is not None:
-            raise errors.InternalError(kind=client.refused)
-    seconds = np.array([one for client in asking for one in client.seconds])
+    parts = [range(number * each, (number + 1) * each) for number in range(clients)]
+    with ThreadPoolExecutor(clients) as threads:
+        began = time.perf_counter()
+        sent = list(threads.map(partial(_send, port, make), parts))
+        lasted = time.perf_counter() - began
+    seconds = np.concatenate(sent)
     return HttpResult(
         request=kind,
         providers=providers,
