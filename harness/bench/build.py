@@ -85,19 +85,20 @@ def ended(database: Database, uuids: Collection[str]) -> dict[str, str]:
 
 @contextmanager
 def _clients(transport_url: str, database_url: str, per_order: int) -> Iterator[Callable[[int], Operation]]:
-    bus = Bus(options.new({"DEFAULT": {"transport_url": transport_url}}))
-    conductor = bus.client("conductor", timeout=_TIMEOUT)
-    with closing(Database(database_url, "conductor")) as database, closing(_Watch(database)) as watch:
+    conf = options.new({"DEFAULT": {"transport_url": transport_url}})
+    with (
+        closing(Bus(conf)) as bus,
+        closing(Database(database_url, "conductor")) as database,
+        closing(_Watch(database)) as watch,
+    ):
+        conductor = bus.client("conductor", timeout=_TIMEOUT)
 
         def order() -> tuple[str, ...]:
             uuids = tuple(ids.fresh() for _ in range(per_order))
             conductor.call(BuildInstances(request_spec=SPEC, instance_uuids=uuids, request_id=ids.fresh()))
             return tuple(watch.wait(uuids))
 
-        try:
-            yield lambda _number: order
-        finally:
-            bus.close()
+        yield lambda _number: order
 
 
 def build(cloud: BenchCloud, per_order: int, load: Load) -> Measured:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -142,19 +143,18 @@ def measure(hosts: int, repeat: int) -> list[ExplainResult]:
         flavor=Flavor(vcpus=2, memory_mb=4096, root_gb=20),
         availability_zone=_ZONES[0],
     )
-    with tempfile.TemporaryDirectory(prefix="moorage-") as folder:
-        database = Database(f"sqlite:///{folder}/main.sqlite", "main")
-        try:
-            create(database)
-            fill(database, range(hosts), _described)
-            bench = Bench(database, repeat)
-            return [
-                bench.placed("finds a host", small),
-                bench.refused("finds no room", structs.replace(small, flavor=Flavor(vcpus=2, memory_mb=_TOO_LARGE))),
-                bench.refused("finds nothing in its zone", structs.replace(small, availability_zone="nowhere")),
-            ]
-        finally:
-            database.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="moorage-") as folder,
+        closing(Database(f"sqlite:///{folder}/main.sqlite", "main")) as database,
+    ):
+        create(database)
+        fill(database, range(hosts), _described)
+        bench = Bench(database, repeat)
+        return [
+            bench.placed("finds a host", small),
+            bench.refused("finds no room", structs.replace(small, flavor=Flavor(vcpus=2, memory_mb=_TOO_LARGE))),
+            bench.refused("finds nothing in its zone", structs.replace(small, availability_zone="nowhere")),
+        ]
 
 
 def _described(number: int) -> DescribedHost:

@@ -14,15 +14,13 @@ from functools import partial
 
 import numpy as np
 
+from harness.bench import store
 from harness.cloud import CloudSpec, created_schemas
 from harness.termination import ends_with_this_process
 from moorage import errors, ids
 from moorage.db.database import Database
-from moorage.messages import ReportProviders
 from moorage.model import Inventory, ProviderReport
 from placement_store.db import names
-from placement_store.db.names import ResourceClassNames
-from placement_store.providers import report
 from placement_store.schema import MAIN
 
 #: The limits of requests for candidates.
@@ -100,14 +98,11 @@ def _write(uuids: list[str], number: int) -> tuple[str, str, str]:
 
 def _fill(database: Database, providers: int) -> list[str]:
     names.sync(database)
-    known = ResourceClassNames(database)
     held = {name: Inventory(total=total) for name, total in _HAS.items()}
     uuids = [ids.fresh() for _ in range(providers)]
     for start in range(0, providers, _REPORTED_AT_ONCE):
         part = uuids[start : start + _REPORTED_AT_ONCE]
-        described = tuple(ProviderReport(uuid=uuid, name=f"bench-{uuid}", inventories=held) for uuid in part)
-        message = ReportProviders(request_id=ids.fresh(), providers=described)
-        database.write(lambda connection, message=message: report.report(connection, message, known))  # type: ignore[misc]
+        store.report(database, [ProviderReport(uuid=uuid, name=f"bench-{uuid}", inventories=held) for uuid in part])
     return uuids
 
 

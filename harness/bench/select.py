@@ -1,7 +1,7 @@
 """Benchmark of decisions with their claims over RPC, called as by a conductor."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -23,18 +23,15 @@ _TIMEOUT = 60.0
 @contextmanager
 def clients(transport_url: str, request: Request) -> Iterator[Callable[[int], Operation]]:
     """Yield clients that request a host for new instances."""
-    bus = Bus(options.new({"DEFAULT": {"transport_url": transport_url}}))
-    scheduler = bus.client("scheduler", timeout=_TIMEOUT)
+    with closing(Bus(options.new({"DEFAULT": {"transport_url": transport_url}}))) as bus:
+        scheduler = bus.client("scheduler", timeout=_TIMEOUT)
 
-    def ask(messages: Iterator[SelectDestinations]) -> tuple[str, ...]:
-        message = next(messages)
-        scheduler.call(message)
-        return message.instance_uuids
+        def ask(messages: Iterator[SelectDestinations]) -> tuple[str, ...]:
+            message = next(messages)
+            scheduler.call(message)
+            return message.instance_uuids
 
-    try:
         yield lambda number: partial(ask, request.messages(number))
-    finally:
-        bus.close()
 
 
 def prepare(cloud: BenchCloud, occupancy: float | None) -> list[str]:

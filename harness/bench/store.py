@@ -111,18 +111,23 @@ def fake_hosts(settings: Mapping[str, Any]) -> Describe:
 
 def fill(database: Database, numbers: range, describe: Describe) -> None:
     """Report the hosts with these numbers as alive, as their cell would."""
-    known = ResourceClassNames(database)
     for start in range(0, len(numbers), _TOGETHER):
         described = [describe(number) for number in numbers[start : start + _TOGETHER]]
-        trees = ReportProviders(request_id=ids.fresh(), providers=tuple(one for _, parts in described for one in parts))
-        described_hosts = ReportHosts(
+        report(database, [one for _, parts in described for one in parts])
+        message = ReportHosts(
             request_id=ids.fresh(),
             cell_uuid=_CELL,
             hosts=tuple(host for host, _ in described),
             alive=tuple(host.service_host for host, _ in described),
         )
-        database.write(lambda connection, trees=trees: provider_reports.report(connection, trees, known))  # type: ignore[misc]
-        database.write(lambda connection, message=described_hosts: reports.write(connection, message))  # type: ignore[misc]
+        database.write(lambda connection, message=message: reports.write(connection, message))  # type: ignore[misc]
+
+
+def report(database: Database, providers: Sequence[ProviderReport]) -> None:
+    """Report providers, as a cell would those of its hosts."""
+    message = ReportProviders(request_id=ids.fresh(), providers=tuple(providers))
+    known = ResourceClassNames(database)
+    database.write(lambda connection: provider_reports.report(connection, message, known))
 
 
 def fill_apart(url: str, settings: Mapping[str, Any], hosts: int, occupancy: float | None, say: Say) -> None:
@@ -131,23 +136,27 @@ def fill_apart(url: str, settings: Mapping[str, Any], hosts: int, occupancy: flo
     :param occupancy: the percentage to which the hosts are filled; null for empty ones.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        process.submit(_create, url).result()
+
+        def do(work: Callable[..., object], *arguments: object) -> None:
+            process.submit(_on_database, url, work, *arguments).result()
+
+        do(create)
         if settings.get("shared_disk_aggregate"):
-            process.submit(_create_pool, url, settings["disk_gb"] * hosts).result()
+            do(_create_pool, settings["disk_gb"] * hosts)
         for start in range(0, hosts, _SHOWN):
             say(f"storing hosts: {start:,} of {hosts:,}")
-            process.submit(_fill, url, settings, range(start, min(start + _SHOWN, hosts))).result()
+            do(_fill, settings, range(start, min(start + _SHOWN, hosts)))
         if occupancy is not None:
             say(f"filling hosts to {occupancy:g} %")
-            process.submit(_occupy, url, occupancy).result()
+            do(occupy, occupancy)
 
 
-def _create(url: str) -> None:
+def _on_database(url: str, work: Callable[..., object], *arguments: object) -> None:
     with closing(Database(url, MAIN.name)) as database:
-        create(database)
+        work(database, *arguments)
 
 
-def _create_pool(url: str, disk_gb: int) -> None:
+def _create_pool(database: Database, disk_gb: int) -> None:
     pool = ProviderReport(
         uuid=_POOL,
         name="pool",
@@ -155,19 +164,11 @@ def _create_pool(url: str, disk_gb: int) -> None:
         traits=(os_traits.MISC_SHARES_VIA_AGGREGATE,),
         aggregates=(_MEMBERS,),
     )
-    with closing(Database(url, MAIN.name)) as database:
-        message, known = ReportProviders(request_id=ids.fresh(), providers=(pool,)), ResourceClassNames(database)
-        database.write(lambda connection: provider_reports.report(connection, message, known))
+    report(database, [pool])
 
 
-def _fill(url: str, settings: Mapping[str, Any], numbers: range) -> None:
-    with closing(Database(url, MAIN.name)) as database:
-        fill(database, numbers, fake_hosts(settings))
-
-
-def _occupy(url: str, occupancy: float) -> None:
-    with closing(Database(url, MAIN.name)) as database:
-        occupy(database, occupancy)
+def _fill(database: Database, settings: Mapping[str, Any], numbers: range) -> None:
+    fill(database, numbers, fake_hosts(settings))
 
 
 # --- Occupancy ------------------------------------------------------------------------------------------------------
