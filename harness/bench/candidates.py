@@ -2,14 +2,14 @@
 
 import math
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, product
 from statistics import median
 from typing import Literal
 
+from harness.bench.usage import seconds_of
 from moorage.model import UNSUFFIXED, ResourceGroup, ResourceRequest
 from placement_store.candidates import CandidateProvider, HostTree, search
 from placement_store.candidates.tree import SHARES
@@ -73,8 +73,8 @@ def measure(repeat: int, candidates: int) -> Iterator[CandidatesResult]:
     Times are processor times, so that other work on the machine does not count.
     """
     for shape in shapes():
-        first = [_seconds(partial(_take, shape, 1)) for _ in range(repeat)]
-        several = [_seconds(partial(_take, shape, candidates)) for _ in range(repeat)]
+        first = [seconds_of(partial(_take, shape, 1)) for _ in range(repeat)]
+        several = [seconds_of(partial(_take, shape, candidates)) for _ in range(repeat)]
         yield CandidatesResult(
             shape=shape.name,
             providers=len(shape.tree.providers) + len(shape.tree.sharing),
@@ -93,12 +93,6 @@ def _take(shape: Shape, most: int) -> int:
     return sum(1 for _ in islice(search(shape.tree, shape.request), most))
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.thread_time()
-    work()
-    return time.thread_time() - began
-
-
 def _milliseconds(seconds: float) -> float:
     return round(seconds * 1000, 3)
 
@@ -109,8 +103,8 @@ def _milliseconds(seconds: float) -> float:
 def _compared(shape: Shape, repeat: int) -> float | None:
     if _combinations(shape) > _LARGEST_PRODUCT or shape.request.same_subtree:
         return None
-    by_search = min(_seconds(partial(_take, shape, sys.maxsize)) for _ in range(repeat))
-    by_product = min(_seconds(partial(_by_product, shape)) for _ in range(max(1, repeat // 5)))
+    by_search = min(seconds_of(partial(_take, shape, sys.maxsize)) for _ in range(repeat))
+    by_product = min(seconds_of(partial(_by_product, shape)) for _ in range(max(1, repeat // 5)))
     return round(by_product / by_search, 1)
 
 

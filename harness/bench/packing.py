@@ -11,6 +11,7 @@ mix is invented: few servers, most of them large, with long lifetimes.
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -259,7 +260,7 @@ def measure(hosts: int, arrivals: int, loads: Sequence[float], seeds: int) -> It
             streams = [stream(mix, capacity.sum(axis=1), load, arrivals, seed) for seed in range(seeds)]
             for name, formula in FORMULAS.items():
                 runs = [_SimulatedHosts(capacity, seed).run(servers, formula) for seed, servers in enumerate(streams)]
-                means = {of: _mean([asdict(run)[of] for run in runs]) for of in asdict(runs[0])}
+                means = {of: fmean([asdict(run)[of] for run in runs]) for of in asdict(runs[0])}
                 yield PackingResult(mix=mix_name, load_percent=round(100 * load, 1), formula=name, **means)
 
 
@@ -296,11 +297,11 @@ class _SimulatedHosts:
                 open_hosts.append(float(self._used.any(axis=0).mean()))
                 large.append(self._large_fit())
         return PackingRun(
-            used_percent=100 * _mean(used),
-            hosts_open_percent=100 * _mean(open_hosts),
+            used_percent=100 * fmean(used),
+            hosts_open_percent=100 * fmean(open_hosts),
             refused_percent=100 * refused / arrivals,
             refused_cpu_percent=100 * refused_cpus / float(servers.requested[servers.first :, 0].sum()),
-            large_fit_percent=100 * _mean(large),
+            large_fit_percent=100 * fmean(large),
         )
 
     def _place(self, number: int, requested: Floats, goes: float, formula: Formula) -> bool:
@@ -318,7 +319,3 @@ class _SimulatedHosts:
         whole = np.floor((free.sum(axis=1) / _LARGE).min())
         pieces = np.floor((free / _LARGE[:, np.newaxis]).min(axis=0)).sum()
         return float(pieces / whole) if whole else 1.0
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -40,12 +40,21 @@ class Picture:
     lines: Sequence[PlottedLine]
 
 
-def read(files: Sequence[Path]) -> list[Run]:
-    """Return the runs whose figures are in these files.
+def read(file: Path) -> Run:
+    """Return the run whose figures are in a file.
 
-    :raises ConfigurationError: a file cannot be read, or has no such figures.
+    :raises ConfigurationError: the file cannot be read, or has no such figures.
     """
-    return [_read(file) for file in files]
+    try:
+        run = json.loads(file.read_text())
+    except OSError as fault:
+        raise errors.ConfigurationError(reason=f"{file} cannot be read: {fault.strerror}") from fault
+    except ValueError as fault:
+        raise errors.ConfigurationError(reason=f"{file} is no JSON: {fault}") from fault
+    if not isinstance(run, dict) or not {*_LATENCIES} <= run.keys() or run.keys().isdisjoint(_RATES):
+        reason = f"{file} is no result of `moorage bench select`, `build`, `decide`, `claims` or `echo` with -f json"
+        raise errors.ConfigurationError(reason=reason)
+    return run
 
 
 def picture(runs: Sequence[Run], axis: str | None = None) -> Picture:
@@ -102,19 +111,6 @@ def draw(shown: Picture, output: Path) -> None:
         figure.savefig(output, format="png")
     except OSError as fault:
         raise errors.ConfigurationError(reason=f"{output} cannot be written: {fault.strerror}") from fault
-
-
-def _read(file: Path) -> Run:
-    try:
-        run = json.loads(file.read_text())
-    except OSError as fault:
-        raise errors.ConfigurationError(reason=f"{file} cannot be read: {fault.strerror}") from fault
-    except ValueError as fault:
-        raise errors.ConfigurationError(reason=f"{file} is no JSON: {fault}") from fault
-    if not isinstance(run, dict) or not {*_LATENCIES} <= run.keys() or run.keys().isdisjoint(_RATES):
-        reason = f"{file} is no result of `moorage bench select`, `build`, `decide`, `claims` or `echo` with -f json"
-        raise errors.ConfigurationError(reason=reason)
-    return run
 
 
 def _rate(run: Run) -> str:

@@ -8,9 +8,7 @@ the mean lifetime of about 60 hours that Azure's figures have. Only the numbers 
 
 import math
 import random
-from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from harness.bench.packing import HUAWEI_SIZES
 from moorage.model import Flavor
@@ -48,10 +46,12 @@ _PARTS = [
 ]
 #: The mean lifetime in hours.
 MEAN_LIFETIME = sum(share * mean for _low, _high, share, mean in _PARTS)
+#: The least and the largest batch of each part, and its share.
+_BATCH_PARTS = [
+    (smaller + 1, size, share - before) for (smaller, before), (size, share) in pairwise(((0, 0.0), *_BATCHES))
+]
 #: The mean number of servers of a batch.
-MEAN_BATCH = sum(
-    (smaller + 1 + size) / 2 * (share - before) for (smaller, before), (size, share) in pairwise(((0, 0.0), *_BATCHES))
-)
+MEAN_BATCH = sum((least + most) / 2 * share for least, most, share in _BATCH_PARTS)
 
 
 class MonthDraws:
@@ -67,14 +67,12 @@ class MonthDraws:
 
     def batch(self) -> int:
         """Return the number of servers that are requested together."""
-        drawn = self.chance.random()
-        at = bisect_left([share for _, share in _BATCHES], drawn)
-        smaller = _BATCHES[at - 1][0] if at else 0
-        return self.chance.randint(smaller + 1, _BATCHES[at][0])
+        least, most, _ = self.chance.choices(_BATCH_PARTS, [share for *_, share in _BATCH_PARTS])[0]
+        return self.chance.randint(least, most)
 
     def lifetime(self) -> float:
         """Return the lifetime of a new server."""
-        low, high, *_ = self._part([share for *_, share, _mean in _PARTS])
+        low, high, *_ = self.chance.choices(_PARTS, [share for *_, share, _mean in _PARTS])[0]
         return float(low * (high / low) ** self.chance.random())
 
     def rest_of_lifetime(self) -> float:
@@ -83,13 +81,9 @@ class MonthDraws:
         The longer a server lives, the likelier it is met. A cloud that begins with such remaining lifetimes has, on
         average, always the same number of servers.
         """
-        low, high, *_ = self._part([share * mean for *_, share, mean in _PARTS])
+        low, high, *_ = self.chance.choices(_PARTS, [share * mean for *_, share, mean in _PARTS])[0]
         return self.chance.uniform(low, high) * self.chance.random()
 
     def pause(self, mean: float) -> float:
         """Return the hours until the next of independent events whose mean distance is ``mean`` hours."""
         return self.chance.expovariate(1.0 / mean)
-
-    def _part(self, weights: Sequence[float]) -> tuple[float, float, float, float]:
-        total = list(accumulate(weights))
-        return _PARTS[bisect_left(total, self.chance.random() * total[-1])]

@@ -33,4 +33,4 @@ class BenchPlot(Configured):
 
     def take_action(self, arguments: argparse.Namespace) -> None:
         """Draw the picture."""
-        plot.draw(plot.picture(plot.read(arguments.runs), arguments.by), arguments.output)
+        plot.draw(plot.picture([plot.read(file) for file in arguments.runs], arguments.by), arguments.output)

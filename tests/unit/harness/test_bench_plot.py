@@ -74,7 +74,7 @@ def test_a_file_without_figures_is_refused(content: str | None, reason: str, tmp
     if content is not None:
         file.write_text(content)
     with pytest.raises(errors.ConfigurationError, match=reason):
-        plot.read([file])
+        plot.read(file)
 
 
 @pytest.fixture
