@@ -168,12 +168,6 @@ class MonthWork(WorkingClients):
             pause = self._operators.pause(gap)
         self._at(pause, partial(self._repeat, gap, work))
 
-    def _guarded(self, job: Job) -> None:
-        try:
-            job()
-        except Exception as fault:  # noqa: BLE001 - it is reported at the end of the drill
-            self.find(f"{type(fault).__name__}: {fault}")
-
     # --- Users -------------------------------------------------------------------------------------------------------
 
     def _arrive(self) -> None:
@@ -252,7 +246,7 @@ class MonthWork(WorkingClients):
     # --- Operators ---------------------------------------------------------------------------------------------------
 
     def _list(self) -> None:
-        self._timed("list", lambda: self._instances())
+        self._timed("list", self._instances)
         self._timed("list-hosts", lambda: lists.hosts(self._scheduler, ListHosts()))
 
     def _timed(self, kind: str, work: Callable[[], object]) -> None:

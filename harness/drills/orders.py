@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
+from typing import Any
 
 from msgspec import structs
 
@@ -33,6 +34,8 @@ from moorage.model import Image, Instance, RequestSpec
 #: Seconds after which an order that has not ended counts as stuck. Arbitrary: a fault lasts for twenty seconds at most,
 #: and its consequences last as long as the time-outs in the drill's settings.
 _STUCK_SECONDS = 120.0
+#: The kind of each order that ends a move, and the state to which it leads.
+_ENDS = {ConfirmMigration: ("confirm", "confirmed"), RevertMigration: ("revert", "reverted")}
 
 
 class Stuck(Exception):
@@ -85,51 +88,40 @@ class Server:
 
     def build(self) -> Instance:
         """Build the instance, and return it as it is at the end of the build."""
-        began = time.monotonic()
-        self._order(BuildInstances(request_spec=self._spec, instance_uuids=(self.uuid,), request_id=self._request_id()))
-        instance = self._becomes("build", "active", "error", since=began)
+        order = BuildInstances(request_spec=self._spec, instance_uuids=(self.uuid,), request_id=self._request_id())
+        instance = self._until("build", order, "active", "error")
         self._record.count("builds" if instance.state == "active" else "failed builds")
         self._record.count("further attempts", max(0, len(instance.attempts) - 1))
         return instance
 
     def migrate(self) -> None:
         """Migrate the instance to another host, and revert that."""
-        order = MigrateInstance(request_id=self._request_id(), instance_uuid=self.uuid)
-        revert = RevertMigration(request_id=self._request_id(), instance_uuid=self.uuid)
-        self._move("migrate", order, "revert", revert, "reverted")
+        self._move("migrate", MigrateInstance(**self._plain()), RevertMigration)
 
     def resize(self) -> None:
         """Resize the instance, and confirm that."""
         flavor = self._spec.flavor
         larger = structs.replace(flavor, name="larger", vcpus=2 * flavor.vcpus, memory_mb=2 * flavor.memory_mb)
-        order = ResizeInstance(request_id=self._request_id(), instance_uuid=self.uuid, flavor=larger)
-        confirm = ConfirmMigration(request_id=self._request_id(), instance_uuid=self.uuid)
-        self._move("resize", order, "confirm", confirm, "confirmed")
+        order = ResizeInstance(**self._plain(), flavor=larger)
+        self._move("resize", order, ConfirmMigration)
 
     def live_migrate(self, host: str | None = None) -> None:
         """Live-migrate the instance, to a given host or to any."""
-        order = LiveMigrateInstance(request_id=self._request_id(), instance_uuid=self.uuid, host=host)
-        self._move_for_good("live-migrate", order)
+        self._move_for_good("live-migrate", LiveMigrateInstance(**self._plain(), host=host))
 
     def evacuate(self) -> None:
         """Evacuate the instance to another host, because its own was forced down."""
-        self._move_for_good("evacuate", EvacuateInstance(request_id=self._request_id(), instance_uuid=self.uuid))
+        self._move_for_good("evacuate", EvacuateInstance(**self._plain()))
 
     def rebuild(self) -> None:
         """Rebuild the instance from another image."""
-        began = time.monotonic()
-        self._order(RebuildInstance(request_id=self._request_id(), instance_uuid=self.uuid, image=Image(id="other")))
-        self._becomes("rebuild", "active", "error", since=began)
+        self._until("rebuild", RebuildInstance(**self._plain(), image=Image(id="other")), "active", "error")
         self._record.count("rebuilds")
 
     def shelve(self) -> None:
         """Shelve the instance, and unshelve it."""
-        began = time.monotonic()
-        self._order(ShelveInstance(request_id=self._request_id(), instance_uuid=self.uuid))
-        self._becomes("shelve", "shelved", since=began)
-        began = time.monotonic()
-        self._order(UnshelveInstance(request_id=self._request_id(), instance_uuid=self.uuid))
-        self._becomes("unshelve", "active", "shelved", since=began)
+        self._until("shelve", ShelveInstance(**self._plain()), "shelved")
+        self._until("unshelve", UnshelveInstance(**self._plain()), "active", "shelved")
         self._record.count("unshelvings")
 
     def show(self) -> Instance:
@@ -138,25 +130,26 @@ class Server:
 
     def delete(self) -> None:
         """Delete the instance."""
-        began = time.monotonic()
-        self._order(DeleteInstance(request_id=self._request_id(), instance_uuid=self.uuid))
-        self._becomes("delete", "deleted", since=began)
+        self._until("delete", DeleteInstance(**self._plain()), "deleted")
+
+    def _plain(self) -> dict[str, Any]:
+        """Return the fields of a new order about this instance."""
+        return {"request_id": self._request_id(), "instance_uuid": self.uuid}
 
     def _request_id(self) -> str:
         self._orders += 1
         return ids.derived(self.uuid, "order", self._orders)
 
-    def _move(
-        self, kind: str, order: Message[Ordered], end: str, end_order: ConfirmMigration | RevertMigration, wanted: str
-    ) -> None:
+    def _move(self, kind: str, order: Message[Ordered], end: type[ConfirmMigration | RevertMigration]) -> None:
         began = time.monotonic()
         migration_uuid = self._order(order).migration_uuid
         state = self._comes_to(kind, migration_uuid, {"moved", "failed"}, began)
         self._count_move(state)
         if state == "moved":
             began = time.monotonic()
-            self._order(end_order)
-            self._comes_to(end, migration_uuid, {wanted}, began)
+            self._order(end(**self._plain()))
+            ended, wanted = _ENDS[end]
+            self._comes_to(ended, migration_uuid, {wanted}, began)
 
     def _move_for_good(self, kind: str, order: Message[Ordered]) -> None:
         """Carry out a move that the cell confirms itself."""
@@ -187,9 +180,10 @@ class Server:
                 raise Stuck(f"{message.method} of instance {self.uuid}: {refusal}") from refusal
             time.sleep(0.1)
 
-    def _becomes(self, kind: str, *states: str, since: float) -> Instance:
-        """Wait until the instance is in one of these states according to its cell, and return it."""
-        seen: list[Instance] = []
+    def _until(self, kind: str, order: Message[Any], *states: str) -> Instance:
+        """Send an order, wait until the instance is in one of these states according to its cell, and return it."""
+        began, seen = time.monotonic(), list[Instance]()
+        self._order(order)
 
         def reached() -> bool:
             seen[:] = [self.show()]
@@ -197,7 +191,7 @@ class Server:
             is_known = bool(seen[0].attempts) or seen[0].state in ("error", "deleted")
             return is_known and seen[0].state in states
 
-        self._wait(reached, f"to become {' or '.join(states)}", kind, since)
+        self._wait(reached, f"to become {' or '.join(states)}", kind, began)
         if seen[0].state == "error" and not seen[0].reason:
             self._record.find(f"instance {self.uuid} is in error without a reason")
         return seen[0]

@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Self
 
 from harness.audit import judge
@@ -60,8 +61,12 @@ class WorkingClients(WorkRecord, ABC):
         """Work as one of the clients until :attr:`_ended` is set."""
 
     def _client(self, number: int) -> None:
+        self._guarded(lambda: self._work(self._cloud.client("conductor", timeout=CALL_SECONDS), number))
+
+    def _guarded(self, job: Callable[[], None]) -> None:
+        """Do a job; its failure is a finding."""
         try:
-            self._work(self._cloud.client("conductor", timeout=CALL_SECONDS), number)
+            job()
         except Stuck as fault:
             self.find(f"stuck: {fault}")
         except Exception as fault:  # noqa: BLE001 - it is reported at the end of the drill
