@@ -52,7 +52,7 @@ class Role(NamedTuple):
     """A process of the cloud: the words of its command, and its own settings."""
 
     words: Sequence[str]
-    settings: Mapping[str, Mapping[str, Any]]
+    settings: Settings = MappingProxyType({})
 
 
 class DrillCloud(ProcessCloud):
@@ -79,8 +79,7 @@ class DrillCloud(ProcessCloud):
         self.servers = servers
         self.database = Database(self._urls["database"], "main")
         self._spec = CloudSpec(cells=_CELLS, seed=seed)
-        driver = {**_roomy(size), "seed": seed, "fail_rate": fail_rate}
-        self.roles = {name: Role(words, own) for name, words, own in _roles(self._spec.cell_names, size, driver)}
+        self.roles = dict(_roles(self._spec.cell_names, size, _fake_driver(size, seed, fail_rate)))
         self._hosts = _CELLS * size.hosts + size.standby_hosts
         self._proxied = proxied
         #: The proxies of each process for each host of a URL, by ``database`` and ``broker``.
@@ -147,27 +146,23 @@ class DrillCloud(ProcessCloud):
         self.processes[role].send_signal(signal.SIGCONT)
 
 
-def _roles(
-    cells: Sequence[str], size: Size, driver: Mapping[str, Any]
-) -> Iterator[tuple[str, Sequence[str], Settings]]:
+def _roles(cells: Sequence[str], size: Size, driver: Mapping[str, Any]) -> Iterator[tuple[str, Role]]:
     for number in (1, 2):
-        yield f"scheduler{number}", ("scheduler", "--name", f"scheduler{number}"), {}
-        yield f"conductor{number}", ("conductor", "--name", f"conductor{number}"), {}
+        yield f"scheduler{number}", Role(("scheduler", "--name", f"scheduler{number}"))
+        yield f"conductor{number}", Role(("conductor", "--name", f"conductor{number}"))
     for cell in cells:
-        yield f"conductor-{cell}", ("conductor", "--cell", cell, "--name", f"conductor-{cell}"), {}
-        yield _agent(cell, f"agent-{cell}", f"{cell}-host", size.hosts, driver)
+        yield f"conductor-{cell}", Role(("conductor", "--cell", cell, "--name", f"conductor-{cell}"))
+        yield f"agent-{cell}", _agent(cell, f"agent-{cell}", f"{cell}-host", size.hosts, driver)
     if size.standby_hosts:
-        yield _agent(cells[-1], STANDBY_AGENT, STANDBY_HOSTS, size.standby_hosts, driver)
+        yield STANDBY_AGENT, _agent(cells[-1], STANDBY_AGENT, STANDBY_HOSTS, size.standby_hosts, driver)
 
 
-def _agent(
-    cell: str, name: str, prefix: str, hosts: int, driver: Mapping[str, Any]
-) -> tuple[str, Sequence[str], Settings]:
+def _agent(cell: str, name: str, prefix: str, hosts: int, driver: Mapping[str, Any]) -> Role:
     words = ("compute", "--cell", cell, "--agent", name, "--fake-hosts", str(hosts))
-    return name, words, {"fake_driver": {**driver, "host_prefix": prefix, "state_file": f"{name}.sqlite"}}
+    return Role(words, {"fake_driver": {**driver, "host_prefix": prefix, "state_file": f"{name}.sqlite"}})
 
 
-def _roomy(size: Size) -> dict[str, object]:
+def _fake_driver(size: Size, seed: int, fail_rate: float) -> dict[str, object]:
     """Return the fake driver's options for the hosts; if nested, processors and memory belong to two NUMA nodes."""
     return {
         "vcpus": size.room,
@@ -175,18 +170,17 @@ def _roomy(size: Size) -> dict[str, object]:
         "disk_gb": size.room,
         "numa_nodes": 2,
         "layout": "flat",
+        "seed": seed,
+        "fail_rate": fail_rate,
     }
 
 
 def embedded(seed: int, fail_rate: float) -> RunningCloud:
     """Return a cloud of the same hosts in this process, not yet started."""
     size = Size()
-    driver = {**_roomy(size), "seed": seed, "fail_rate": fail_rate}
-    return RunningCloud(
-        CloudSpec(
-            hosts=_CELLS * size.hosts, cells=_CELLS, schedulers=2, seed=seed, settings={**QUICK, "fake_driver": driver}
-        )
-    )
+    settings = {**QUICK, "fake_driver": _fake_driver(size, seed, fail_rate)}
+    hosts = _CELLS * size.hosts
+    return RunningCloud(CloudSpec(hosts=hosts, cells=_CELLS, schedulers=2, seed=seed, settings=settings))
 
 
 def guests(cloud: RunningCloud | DrillCloud) -> list[Guest]:
