@@ -94,10 +94,7 @@ class Demo(OnServers, Lister):
                     progress.advance(building)
                 self._verdict = _audit(cloud)
         sys.stderr.write(f"{self._verdict}\n")
-        return (
-            ("instance", "state", "cell", "host", "attempts", "reason"),
-            [shown(row) for row in rows],
-        )
+        return ("instance", "state", "cell", "host", "attempts", "reason"), [shown(row) for row in rows]
 
 
 def build_all(cloud: RunningCloud, instances: int) -> Iterator[Instance]:

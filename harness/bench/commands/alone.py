@@ -34,11 +34,7 @@ class BenchDecide(Configured, ShowOne):
         """Measure, and return the figures."""
         request, occupancy = shape_of(arguments), arguments.occupancy
         settings = host_settings(
-            occupancy,
-            nested=request.nested,
-            traits=arguments.traits,
-            devices=arguments.devices,
-            pool=arguments.pool,
+            occupancy, nested=request.nested, traits=arguments.traits, devices=arguments.devices, pool=arguments.pool
         )
         with progress("storing hosts") as say:
             figures = asdict(decide.measure(arguments.hosts, settings, occupancy, request, arguments.repeat, say))
@@ -71,10 +67,7 @@ class BenchExplain(Configured, Lister):
     There is a row for a request that finds a host, and one for each kind of request without a valid host.
     """
 
-    arguments = (
-        count_option("--hosts", 10_000, "Number of hosts"),
-        count_option("--repeat", 200, "Runs per row"),
-    )
+    arguments = (count_option("--hosts", 10_000, "Number of hosts"), count_option("--repeat", 200, "Runs per row"))
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Measure, and return a row for each kind of request."""

@@ -19,8 +19,7 @@ from moorage.cli.command import Configured, argument, one_of, shown
 
 _DATABASE_OPTIONS = one_of(
     argument(
-        "--database-url",
-        help="an empty MySQL or MariaDB database, left empty again (default: a temporary SQLite file)",
+        "--database-url", help="an empty MySQL or MariaDB database, left empty again (default: a temporary SQLite file)"
     ),
     servers_argument("a private MariaDB"),
 )
@@ -32,12 +31,7 @@ class BenchClaims(Configured, ShowOne):
     Each client process acts as one scheduler: concurrent claims share a transaction.
     """
 
-    arguments = (
-        _DATABASE_OPTIONS,
-        count_option("--hosts", 1000, "Number of hosts"),
-        PER_REQUEST,
-        *LOAD,
-    )
+    arguments = (_DATABASE_OPTIONS, count_option("--hosts", 1000, "Number of hosts"), PER_REQUEST, *LOAD)
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Measure, and return the figures."""

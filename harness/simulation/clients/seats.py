@@ -70,10 +70,7 @@ class Seats:
     def __init__(self, callers: Requests) -> None:
         self._callers = callers
         callers.others.update(HOLDERS)
-        self.methods: Methods = {
-            "divide seats": self._divide,
-            "move seats": self._move,
-        }
+        self.methods: Methods = {"divide seats": self._divide, "move seats": self._move}
 
     def _divide(self, action: Action) -> None:
         """Let two callers divide the seats anew, both with the generations that they have read: only one may."""

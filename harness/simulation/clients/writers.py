@@ -22,10 +22,7 @@ class Writers:
 
     def __init__(self, callers: Requests) -> None:
         self._callers = callers
-        self.methods: Methods = {
-            "write": self._write,
-            "write beside": self._write_beside,
-        }
+        self.methods: Methods = {"write": self._write, "write beside": self._write_beside}
 
     def _write(self, action: Action) -> None:
         """Let two callers write to one consumer, both with the generation that they have read: only one may succeed."""

@@ -37,10 +37,7 @@ class Zones:
         #: The numbers of orders to add a host to the zone, and of those that are not answered.
         self._added: Counter[str] = Counter()
         self._adding: Counter[str] = Counter()
-        self.methods: Methods = {
-            "add to aggregate": self._add,
-            "remove from aggregate": self._remove,
-        }
+        self.methods: Methods = {"add to aggregate": self._add, "remove from aggregate": self._remove}
 
     def may_have(self, host: str, since: float) -> bool:
         """Return whether a host may have been in the zone at a time, or later, by what was answered."""
