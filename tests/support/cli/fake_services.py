@@ -31,14 +31,7 @@ from moorage.messages import (
     ReportService,
 )
 from moorage.model import Attempt, Cell, Flavor, HostState, Instance, InstanceHolds
-from moorage.model.inspection import (
-    ClaimState,
-    ServiceReport,
-    ServiceState,
-    StoreAudit,
-    UnknownGuest,
-    ViewDrift,
-)
+from moorage.model.inspection import ClaimState, ServiceReport, ServiceState, StoreAudit, UnknownGuest, ViewDrift
 from support.databases import migrated
 
 CELL = Cell(uuid=derived("operator", "cell"), name="cell1")
@@ -191,12 +184,7 @@ class Surroundings:
 
     def serve(self, **topics: object) -> None:
         """Serve these roles, all by default."""
-        every = {
-            "placement": self.placement,
-            "scheduler": self.scheduler,
-            "conductor": Conductor(),
-            "cell": self.cell,
-        }
+        every = {"placement": self.placement, "scheduler": self.scheduler, "conductor": Conductor(), "cell": self.cell}
         for name, service in (topics or every).items():
             topic = f"conductor.{CELL.uuid}" if name == "cell" else name
             self.bus.server(topic, "one", [service]).start()

@@ -16,15 +16,7 @@ from moorage.messages import (
     PutAllocations,
     ShowInstance,
 )
-from moorage.model import (
-    ConsumerAllocations,
-    Flavor,
-    Guest,
-    Instance,
-    ProviderAmounts,
-    RequestSpec,
-    ResourceProvider,
-)
+from moorage.model import ConsumerAllocations, Flavor, Guest, Instance, ProviderAmounts, RequestSpec, ResourceProvider
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb=4096, root_gb=20))
 

@@ -103,12 +103,7 @@ def _conflicts_of_a_move(operation: str) -> Iterator[Row]:
     )
     yield ends_well(operation, "the destination fails, and others write before the swap", ALL, on_alternate(moved))
     yield Row(
-        operation,
-        "every destination fails, and others write before the source is given back",
-        ALL,
-        back,
-        AGAIN,
-        moved,
+        operation, "every destination fails, and others write before the source is given back", ALL, back, AGAIN, moved
     )
     if operation not in STOPPING:
         trouble = "others write before the source is released"

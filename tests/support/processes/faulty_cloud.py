@@ -176,8 +176,7 @@ class FaultyCloud(ForkedCloud):
 
         def until_ready() -> None:
             wait_until(
-                lambda: self.log(role).count("] Ready") > begun or process.poll() is not None,
-                f"{role} to be ready",
+                lambda: self.log(role).count("] Ready") > begun or process.poll() is not None, f"{role} to be ready"
             )
             # A failpoint may have killed an armed role already.
             assert process.poll() in (None, -signal.SIGKILL if specification else None), self.log(role)[-3000:]

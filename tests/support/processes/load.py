@@ -68,6 +68,5 @@ class Load:
         """
         after = [(began, ended) for began, ended, _ in self.builds if ended > back]
         return max(
-            [ended - back for began, ended in after if began < back],
-            default=min(ended - back for _, ended in after),
+            [ended - back for began, ended in after if began < back], default=min(ended - back for _, ended in after)
         )
