@@ -80,10 +80,7 @@ def extra(module: str, user: str, name: str) -> ModuleType:
 
 
 def servers_argument(what: str) -> Argument:
-    """Declare the option for private servers.
-
-    :param what: the name of the servers in the help text.
-    """
+    """Declare the option for private servers, which its help names."""
     return argument(
         "--servers",
         nargs="?",

@@ -75,10 +75,7 @@ def _clients(url: str, payload: dict[str, Any]) -> Iterator[Callable[[int], Oper
 
 
 def echo(url: str, payload: dict[str, Any], reply: Any, load: Load, pids: Mapping[str, int] | None = None) -> Measured:
-    """Measure calls with a payload and a reply over the broker at ``url``; a separate process answers them.
-
-    :param pids: further processes whose processor time is counted, by name.
-    """
+    """Measure calls over the broker at ``url``; another process answers, whose time counts as that of ``pids`` does."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     server = spawn.Process(target=_serve, args=(url, reply, theirs), daemon=True)

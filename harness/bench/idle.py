@@ -27,10 +27,7 @@ class IdleResult:
 
 
 def measure(cloud: BenchCloud, hosts: int, settle: float, seconds: float) -> IdleResult:
-    """Leave a cloud idle for some seconds, and return the processor time that it has used.
-
-    :param settle: seconds to wait before, so that the cloud finishes its start.
-    """
+    """Let a cloud settle, leave it idle for some seconds, and return the processor time that it has used."""
     cloud.catch_up()
     time.sleep(settle)
     began, before = time.monotonic(), cloud.cpu_seconds()

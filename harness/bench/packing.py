@@ -250,10 +250,7 @@ FORMULAS: Mapping[str, Formula] = {
 
 
 def measure(hosts: int, arrivals: int, loads: Sequence[float], seeds: int) -> Iterator[PackingResult]:
-    """Place the same streams by each formula, for each mix and load, with one stream for each seed.
-
-    :param loads: shares of the cloud's capacity.
-    """
+    """Place the same streams by each formula, for each mix, share of the capacity, and seed."""
     capacity = _capacity(hosts)
     for mix_name, mix in MIXES.items():
         for load in loads:

@@ -35,10 +35,7 @@ def clients(transport_url: str, request: Request) -> Iterator[Callable[[int], Op
 
 
 def prepare(cloud: BenchCloud, occupancy: float | None) -> list[str]:
-    """Stop the agents and fill the hosts; return the instances that fill them.
-
-    :param occupancy: the percentage to which the hosts are filled; null to leave them empty.
-    """
+    """Stop the agents, fill the hosts to a percentage, if any, and return the instances that fill them."""
     cloud.stop_agents()
     filled = [] if occupancy is None else occupy(cloud.database, occupancy)
     # Otherwise each scheduler would catch up in its first decision, at a different time.

@@ -131,10 +131,7 @@ def report(database: Database, providers: Sequence[ProviderReport]) -> None:
 
 
 def fill_apart(url: str, settings: Mapping[str, Any], hosts: int, occupancy: float | None, say: Say) -> None:
-    """Fill an empty SQLite file in a separate process, so that the memory of this process does not grow.
-
-    :param occupancy: the percentage to which the hosts are filled; null for empty ones.
-    """
+    """Fill an empty SQLite file in a separate process, so that the memory of this process does not grow."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
 
         def do(work: Callable[..., object], *arguments: object) -> None:

@@ -67,10 +67,7 @@ class Measures:
             self._samples[name].append(figure)
 
     def end_part(self, seconds: Mapping[str, Sequence[float]]) -> None:
-        """End a part of the time.
-
-        :param seconds: for each kind of order, the durations of the orders that ended in this part.
-        """
+        """End a part of the time, in which orders ended that took so many seconds, by kind."""
         for name, samples in self._samples.items():
             self.parts[name].append(round(median(samples), 1))
         self._samples.clear()
@@ -84,10 +81,7 @@ class Measures:
         return sum(figures[-1] for name, figures in self.parts.items() if name.startswith("memory_mb"))
 
     def grown(self, first: int) -> list[str]:
-        """Return the figures that have grown by more than is allowed, after the first parts.
-
-        :param first: the number of parts to leave out at the beginning.
-        """
+        """Return the figures that have grown by more than is allowed, without their ``first`` parts."""
         found: list[str] = []
         for name, figures in sorted(self.parts.items()):
             judged, allowed = figures[first:], _ON_RECORD_WITH_SERVERS.get(name, ALLOWED[name.split()[0]])

@@ -71,10 +71,7 @@ class LivingServer:
 
 
 class MonthWork(WorkingClients):
-    """Clients that carry out jobs when they are due, by a clock on which a month lasts for ``seconds``.
-
-    :param seconds: the duration of the month.
-    """
+    """Clients that carry out jobs when they are due, by a clock on which a month lasts for ``seconds``."""
 
     def __init__(self, cloud: DrillCloud, clients: int, seed: int, seconds: float) -> None:
         super().__init__(cloud, clients)

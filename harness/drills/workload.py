@@ -83,10 +83,7 @@ class WorkingClients(WorkRecord, ABC):
 
 
 class Workload(WorkingClients):
-    """Clients that each build a server, change it and delete it, one after the other.
-
-    :param moves: whether servers are also moved, rebuilt and shelved.
-    """
+    """Clients that each build a server, perhaps move, rebuild or shelve it, and delete it, one after the other."""
 
     def __init__(self, cloud: RunningCloud | DrillCloud, clients: int, seed: int, *, moves: bool) -> None:
         super().__init__(cloud, clients)

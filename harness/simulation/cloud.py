@@ -79,10 +79,7 @@ class SimulatedCloud(RunningCloud):
         self.services.pop(name, None)
 
     def restart(self, name: str, done: threading.Event | None = None) -> None:
-        """Start a crashed process again; returns before the process serves.
-
-        :param done: set once it serves.
-        """
+        """Start a crashed process again, without a wait; ``done`` is set once the process serves."""
         if name in self.services:
             return
         KERNEL.revive(name)
@@ -161,9 +158,6 @@ _FORGETTING = {
 
 
 def specification(*, forgetting: bool = False) -> CloudSpec:
-    """Return the specification of the simulated cloud: few threads, and intervals as in production.
-
-    :param forgetting: keep nothing longer than it must be kept.
-    """
+    """Return the specification of the simulated cloud, which may forget everything as soon as it can."""
     settings = merged(_SETTINGS, _FORGETTING if forgetting else {})
     return CloudSpec(hosts=HOSTS_OF_A_CELL * len(CELLS), cells=len(CELLS), settings=settings)

@@ -91,10 +91,7 @@ def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
 
 
 def parsed(arguments: Sequence[str], today: str) -> argparse.Namespace:
-    """Parse the arguments of the command.
-
-    :param today: the default seed.
-    """
+    """Parse the arguments of the command; the default seed is the date."""
     parser = argparse.ArgumentParser(prog="python -m harness.simulation", description=__doc__)
     parser.add_argument("--seed", default=today, help="Random seed (default: the date, %(default)s)")
     for name, default, what in (

@@ -17,10 +17,7 @@ def kind(broken: str | None) -> str:
 def shrunk(
     story: Story, outcome: Outcome, run_story: Callable[[Story], Outcome], tries: int = 200
 ) -> tuple[Story, Outcome]:
-    """Return the shortest story found with the same kind of finding, and its outcome.
-
-    :param tries: the maximum number of stories to run.
-    """
+    """Return the shortest story found in so many tries with the same kind of finding, and its outcome."""
     left = tries
     found = True
     while found and left > 0:

@@ -28,24 +28,20 @@ class Order:
 
 @dataclass
 class GroupOrder(Order):
-    """An order to attach a resource group to a server, or to detach it.
-
-    :param operation: the operation that carries the order out, once the order is accepted.
-    """
+    """An order to attach a resource group to a server, or to detach it."""
 
     suffix: str
     resources: Resources
+    #: The operation that carries the order out, once the order is accepted.
     operation: str | None = None
 
 
 @dataclass
 class LicenceWrite(Order):
-    """A write of a server's licences.
-
-    :param generation: the server's generation after it, once the write is accepted.
-    """
+    """A write of a server's licences."""
 
     amount: int
+    #: The server's generation after it, once the write is accepted.
     generation: int = 0
 
 
@@ -78,10 +74,7 @@ class Told:
         return any(order.kind in kinds and order.outcome in outcomes for order in self.orders)
 
     def possible_licences(self, *, are_named: bool) -> set[int]:
-        """Return the numbers of licences that the server may hold, unless it is deleted.
-
-        :param are_named: the server's record names those that it has lost.
-        """
+        """Return the numbers of licences that an existing server may hold, given whether its record names lost ones."""
         accepted = [write for write in self.licences if write.outcome == ACCEPTED]
         last = max(accepted, key=lambda write: write.generation).amount if accepted else 0
         possible = {last, *(write.amount for write in self.licences if write.outcome == UNKNOWN)}

@@ -39,10 +39,7 @@ class OperatorClients:
 
 
 class Operators:
-    """All operators of a cloud.
-
-    :param callers: send the requests, and note the answers.
-    """
+    """All operators of a cloud."""
 
     def __init__(self, cloud: RunningCloud, callers: Requests) -> None:
         self._configuration = cloud.configuration

@@ -37,10 +37,7 @@ _SEATS, _SHARED = 100, 20
 
 
 def create_seats(call: Callable[[Mutation[Any]], object]) -> None:
-    """Create the seats, and let each holder have half of those that are shared.
-
-    :param call: sends a request to placement.
-    """
+    """Create the seats, and let each holder have half of those that are shared; ``call`` sends a request."""
     call(EnsureResourceClass(request_id=ids.fresh(), name=SEAT))
     root, child = PLACES
     trees = (
@@ -62,10 +59,7 @@ def wrong_seats(file: sqlite3.Connection) -> Iterator[str]:
 
 
 class Seats:
-    """The callers who divide the seats, and the operators who move them.
-
-    :param callers: send the requests, and note the answers.
-    """
+    """The callers who divide the seats, and the operators who move them."""
 
     def __init__(self, callers: Requests) -> None:
         self._callers = callers

@@ -15,10 +15,7 @@ LICENCES = ids.derived("simulation", "licences")
 
 
 class Writers:
-    """All writers of a cloud.
-
-    :param callers: send the requests, and note the answers.
-    """
+    """All writers of a cloud."""
 
     def __init__(self, callers: Requests) -> None:
         self._callers = callers

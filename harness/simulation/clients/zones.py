@@ -25,10 +25,7 @@ def create_aggregates(cloud: RunningCloud) -> None:
 
 
 class Zones:
-    """The orders about aggregates, and which hosts the zone may have.
-
-    :param callers: send the requests, and note the answers.
-    """
+    """The orders about aggregates, and which hosts the zone may have."""
 
     def __init__(self, callers: Requests) -> None:
         self._callers = callers

@@ -60,10 +60,7 @@ class Kernel:
         self.reset(0)
 
     def reset(self, seed: object) -> None:
-        """Start again, with the calling greenlet as the only task.
-
-        :param seed: determines the order of tasks.
-        """
+        """Start again, with the calling greenlet as the only task, and with an order of tasks by a seed."""
         self.chance = random.Random(f"{seed}/kernel")
         self.now = 0.0
         self._tasks = 0
