@@ -146,8 +146,8 @@ class RunningCloud:
         # Longer than any service waits: a busy machine must not look like a fault of the cloud.
         self._bus = Bus(self.configuration(rpc={"call_timeout": 60.0}))
         self._closing.callback(self._bus.close)
-        for name, service in self._services():
-            self.add(name, service)
+        for name in self.service_names():
+            self.add(name, self.anew(name))
         self.wait_for_hosts()
 
     def stop(self) -> None:
@@ -216,34 +216,38 @@ class RunningCloud:
         (self.folder / _FILE).write_bytes(_empty_schemas())
         create_cells(self.database, self.plan)
 
-    def _services(self) -> Iterator[tuple[str, Service]]:
-        apart = self.plan.placement_apart
-        if apart:
-            yield "placement", PlacementService(self.configuration(), "placement")
-        for number in range(self.plan.schedulers):
-            name = f"scheduler{number + 1}"
-            yield name, SchedulerService(self.configuration(scheduler={"serve_placement": not apart}), name)
-        yield "conductor", SuperConductor(self.configuration(), "conductor")
-        for index, cell in enumerate(self.cell_names):
-            yield f"conductor-{cell}", CellConductor(self.configuration(), f"conductor-{cell}", cell)
-            share = len(range(index, self.plan.hosts, self.plan.cells))
-            if share:
-                yield f"compute-{cell}", self.compute(cell, share)
+    def service_names(self) -> list[str]:
+        """Return the names of all services, in the order in which they start."""
+        names = ["placement"] if self.plan.placement_apart else []
+        names += [*(f"scheduler{number + 1}" for number in range(self.plan.schedulers)), "conductor"]
+        for cell in self.cell_names:
+            names += [f"conductor-{cell}", f"compute-{cell}"] if self._hosts_of(cell) else [f"conductor-{cell}"]
+        return names
+
+    def anew(self, name: str) -> Service:
+        """Return the service of a name, which begins with its kind, not yet started."""
+        kind, _, cell = name.partition("-")
+        if kind == "compute":
+            return self.compute(cell, self._hosts_of(cell))
+        if kind == "placement":
+            return PlacementService(self.configuration(), name)
+        if kind.startswith("scheduler"):
+            own = {"serve_placement": not self.plan.placement_apart}
+            return SchedulerService(self.configuration(scheduler=own), name)
+        return CellConductor(self.configuration(), name, cell) if cell else SuperConductor(self.configuration(), name)
+
+    def _hosts_of(self, cell: str) -> int:
+        return len(range(self.cell_names.index(cell), self.plan.hosts, self.plan.cells))
 
     def compute(self, cell: str, hosts: int) -> ComputeService:
         """Return an agent of a cell, not yet started; its file of guests remains when the agent ends."""
-        name = f"agent-{cell}"
-        return ComputeService(
-            self.configuration(
-                compute={"agent": name},
-                fake_driver={
-                    "hosts": hosts,
-                    "host_prefix": f"{cell}-host",
-                    "state_file": str(self.folder / f"{name}.sqlite"),
-                },
-            ),
-            cell,
-        )
+        driver = self.driver_options(cell, hosts)
+        return ComputeService(self.configuration(compute={"agent": f"agent-{cell}"}, fake_driver=driver), cell)
+
+    def driver_options(self, cell: str, hosts: int, **changes: Any) -> dict[str, Any]:
+        """Return the options of the driver of a cell's agent, with changes."""
+        state_file = str(self.folder / f"agent-{cell}.sqlite")
+        return {"hosts": hosts, "host_prefix": f"{cell}-host", "state_file": state_file, **changes}
 
 
 def guests_in(files: Iterable[Path]) -> list[Guest]:

@@ -1,17 +1,14 @@
 """The cloud of a simulation: each service is a process that can crash at any point and be started again."""
 
 import threading
-from collections.abc import Iterator
 
 from compute.service import ComputeService
-from conductor.service import CellConductor, SuperConductor
 from harness.cloud import CloudSpec, RunningCloud, Settings, merged
 from harness.simulation.machine import network, store
 from harness.simulation.machine.kernel import KERNEL, OUTSIDE
 from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, PROCESSES
 from moorage import errors, ids
 from moorage.service.process import Service
-from scheduler.service import SchedulerService
 
 #: The inventory of a whole host, whether it is flat or nested.
 WHOLE = {"VCPU": 8, "MEMORY_MB": 16384, "DISK_GB": 200, "VGPU": 4}
@@ -88,33 +85,24 @@ class SimulatedCloud(RunningCloud):
         KERNEL.start(lambda: self._begin(name, service, begun), name, f"start of {name}")
 
     def anew(self, name: str) -> Service:
-        """Return the service of a process, not yet started; the process is named by its kind and a number.
+        """Return the service of a process, not yet started; a second process with its name has a suffix."""
+        return super().anew(name.removesuffix(TWIN))
 
-        A second process with the name of a service has a suffix.
-        """
-        name = name.removesuffix(TWIN)
-        kind, _, cell = name.partition("-")
-        if kind == "compute":
-            return self.compute(cell, len(range(self.cell_names.index(cell), self.plan.hosts, self.plan.cells)))
-        if not kind.startswith("conductor"):
-            return SchedulerService(self.configuration(), name)
-        return CellConductor(self.configuration(), name, cell) if cell else SuperConductor(self.configuration(), name)
-
-    def _services(self) -> Iterator[tuple[str, Service]]:
-        for name in PROCESSES:
-            yield name, self.anew(name)
+    def service_names(self) -> list[str]:
+        """Return the names of all processes, in the order of their starts."""
+        return list(PROCESSES)
 
     def compute(self, cell: str, hosts: int) -> ComputeService:
         """Return an agent of a cell, not yet started; its file of guests remains when the agent ends."""
         agent = self.agents[f"compute-{cell}"]
-        hosts_of_agent = {
-            "hosts": hosts,
-            "host_prefix": f"{cell}-host",
-            "state_file": str(self.folder / f"agent-{cell}.guests"),
-            "layout": self.layouts[f"compute-{cell}"],
-            "shared_disk_aggregate": MEMBERS if cell == CELL_WITH_POOL else None,
-        }
-        return ComputeService(self.configuration(compute={"agent": agent}, fake_driver=hosts_of_agent), cell)
+        driver = self.driver_options(
+            cell,
+            hosts,
+            state_file=str(self.folder / f"agent-{cell}.guests"),
+            layout=self.layouts[f"compute-{cell}"],
+            shared_disk_aggregate=MEMBERS if cell == CELL_WITH_POOL else None,
+        )
+        return ComputeService(self.configuration(compute={"agent": agent}, fake_driver=driver), cell)
 
 
 def uses_pool(host: str) -> bool:

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from support.operations.instances import restart_agent
 from support.processes.building_client import call_until_answered
 
-from compute.service import ComputeService
 from harness.cloud import CloudSpec, RunningCloud, guests_in
 from harness.servers import MariaDBServer
 from harness.waiting import wait_until
@@ -42,18 +42,6 @@ def cloud(mariadb: MariaDBServer, rabbitmq_url: str) -> Iterator[RunningCloud]:
     )
     with RunningCloud(plan) as one:
         yield one
-
-
-def restart(cloud: RunningCloud, layout: str) -> None:
-    cloud.stop_service("compute-cell1")
-    options = {
-        "hosts": HOSTS,
-        "host_prefix": "cell1-host",
-        "state_file": str(cloud.folder / "agent-cell1.sqlite"),
-        "layout": layout,
-    }
-    conf = cloud.configuration(compute={"agent": "agent-cell1"}, fake_driver=options)
-    cloud.add("compute-cell1", ComputeService(conf, "cell1"))
 
 
 def providers(cloud: RunningCloud) -> list[ResourceProvider]:
@@ -91,7 +79,7 @@ def test_hosts_whose_layout_changes_continue_to_build_and_lose_no_instance_and_n
     orders.start()
     try:
         for layout in ("nested", "flat", "nested"):
-            restart(cloud, layout)
+            restart_agent(cloud, HOSTS, layout=layout)
             wait_for_layout(cloud, layout)
     finally:
         ended.set()

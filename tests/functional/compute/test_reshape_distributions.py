@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.operations.instances import becomes, driver_options, order, provider_tree, restart_agent
+from support.operations.instances import becomes, order, provider_tree, restart_agent
 
 from compute.driver import ReshapeNeeded
 from compute.fake.driver import FakeDriver
@@ -112,7 +112,7 @@ def test_a_reshape_that_a_driver_wants_is_carried_out_from_a_file_while_its_agen
     cloud.stop_service("compute-cell1")
     config, plan = tmp_path / "moorage.conf", tmp_path / "reshape.yaml"
     options = "\n".join(
-        f"{name} = {value}" for name, value in driver_options(cloud, 1, layout="nested", **GPUS).items()
+        f"{name} = {value}" for name, value in cloud.driver_options("cell1", 1, layout="nested", **GPUS).items()
     )
     transport = cloud.configuration().transport_url
     config.write_text(f"[DEFAULT]\ntransport_url = {transport}\n[compute]\ndriver = fake\n[fake_driver]\n{options}\n")

@@ -22,7 +22,6 @@ from conductor.cell.hosts.reach import HostReach
 from conductor.service import CellConductor, SuperConductor
 from harness.cloud import CloudSpec, RunningCloud
 from moorage import context, errors, failpoints
-from moorage.service.process import Service
 from support.operations.basis import KEEPING
 from support.operations.lost_patience import end_patience
 
@@ -151,12 +150,7 @@ class TroublesomeCloud(RunningCloud):
 
     def compute(self, cell: str, hosts: int) -> ComputeService:
         name = f"agent-{cell}"
-        layout: dict[str, Any] = {
-            "hosts": hosts,
-            "host_prefix": f"{cell}-host",
-            "state_file": str(self.folder / f"{name}.sqlite"),
-        }
-        conf = self.configuration(compute={"agent": name}, fake_driver=layout)
+        conf = self.configuration(compute={"agent": name}, fake_driver=self.driver_options(cell, hosts))
         self.drivers[cell] = TroublesomeDriver(conf, name, cell, self.faults)
         return ComputeService(conf, cell, self.drivers[cell])
 
@@ -172,7 +166,7 @@ class TroublesomeCloud(RunningCloud):
             self.stop_service(name)
             # Counted after the stop, so that an interrupted step passes its crash point only in the next life.
             self._lives[name] = life + 1
-            self.add(name, self._anew(name))
+            self.add(name, self.anew(name))
 
     def adopt(self, plan: CloudSpec) -> None:
         """Restart the conductors with other settings; hosts, cells and records stay."""
@@ -181,14 +175,6 @@ class TroublesomeCloud(RunningCloud):
         self.plan = plan
         for name in [name for name, service in self.services.items() if isinstance(service, CONDUCTORS)]:
             self.restart(name, self.life(name))
-
-    def _anew(self, name: str) -> Service:
-        kind, _, cell = name.partition("-")
-        if kind == "compute":
-            return self.compute(cell, len(range(self.cell_names.index(cell), self.plan.hosts, self.plan.cells)))
-        if cell:
-            return CellConductor(self.configuration(), name, cell)
-        return SuperConductor(self.configuration(), name)
 
 
 @dataclass

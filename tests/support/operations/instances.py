@@ -86,17 +86,12 @@ def guests(cloud: RunningCloud, cell: str = "cell1") -> list[Guest]:
     return guests_in([cloud.folder / f"agent-{cell}.sqlite"])
 
 
-def driver_options(cloud: RunningCloud, hosts: int, **fake_driver: Any) -> dict[str, Any]:
-    """Return the options of the driver of the first cell's agent, with changes."""
-    state_file = str(cloud.folder / "agent-cell1.sqlite")
-    return {"hosts": hosts, "host_prefix": "cell1-host", "state_file": state_file, **fake_driver}
-
-
 def restart_agent(cloud: RunningCloud, hosts: int, kind: type[Driver] | None = None, /, **fake_driver: Any) -> Any:
     """Restart the agent of the first cell with other options or another kind of driver; return the driver."""
     cloud.stop_service("compute-cell1")
     agent = "agent-cell1"
-    conf = cloud.configuration(compute={"agent": agent}, fake_driver=driver_options(cloud, hosts, **fake_driver))
+    driver_options = cloud.driver_options("cell1", hosts, **fake_driver)
+    conf = cloud.configuration(compute={"agent": agent}, fake_driver=driver_options)
     driver = None if kind is None else kind(conf, agent, "cell1")
     cloud.add("compute-cell1", ComputeService(conf, "cell1", driver))
     return driver
