@@ -1,7 +1,6 @@
 """The drill in which a small cloud ages by a month in minutes: nothing in it may grow with its age."""
 
 import time
-from collections.abc import Callable
 
 from harness.arguments import Servers
 from harness.cloud import Settings
@@ -58,11 +57,8 @@ def settings(seconds: float) -> Settings:
     }
 
 
-def run(servers: Servers, given: Arguments, say: Say, judged: Callable[..., Report]) -> Report:
-    """Let a cloud of processes live for a month, and find what has grown after the first tenth.
-
-    :param judged: returns the report on a cloud whose servers have all been deleted.
-    """
+def run(servers: Servers, given: Arguments, say: Say) -> Report:
+    """Let a cloud of processes live for a month, and find what has grown after the first tenth."""
     say(f"starting eleven processes; an hour of the cloud lasts for {given.seconds / HOURS:.3g} s")
     size, own = _SIZE, settings(given.seconds)
     with DrillCloud(servers, given.seed, proxied=False, fail_rate=_FAIL_RATE, size=size, settings=own) as cloud:
@@ -74,8 +70,7 @@ def run(servers: Servers, given: Arguments, say: Say, judged: Callable[..., Repo
         if not is_judged:
             say(f"growth is not judged: a month of less than {JUDGED_FROM:.0f} s is too short for it")
         grown = measures.grown(_WARM_UP) if is_judged else []
-        report = judged(cloud, work, {"is_growth_judged": is_judged}, say)
-    return Report(report.figures, [*report.findings, *grown], dict(sorted(measures.parts.items())))
+        return work.judged({"is_growth_judged": is_judged}, grown, say, measures.parts)
 
 
 def _live_through(work: MonthWork, measures: Measures, seconds: float, say: Say) -> None:

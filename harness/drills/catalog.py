@@ -4,31 +4,25 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 from harness.arguments import Servers
-from harness.audit import judge
 from harness.bench.cloud import is_embedded
 from harness.cloud import RunningCloud
 from harness.drills import age, contests, faults
-from harness.drills.cloud import DrillCloud, embedded, guests
+from harness.drills.cloud import DrillCloud, embedded
 from harness.drills.faults import Fault
 from harness.drills.measures import Measures
 from harness.drills.report import Arguments, Report, Say
-from harness.drills.workload import WorkingClients, Workload
-from harness.waiting import wait_until
+from harness.drills.workload import Workload
 from moorage import errors
-from moorage.cli import lists
-from moorage.messages import ListOperations
 
 #: Runs a drill.
 Run = Callable[[Servers, Arguments, Say], Report]
 
-#: Seconds until nothing is left of ended work: the lease of a killed process, a report, a cleaning, several times over.
-_TIDY_SECONDS = 60.0
 #: Seconds of work before each fault, and after the last one: minimum and maximum.
 _BETWEEN = (1.0, 3.0)
 #: The share of guests that fail to spawn in the drill of fall-backs.
@@ -68,7 +62,7 @@ def _under_faults(fault: Fault, servers: Servers, given: Arguments, say: Say, *,
                 times += 1
                 fault(cloud, workload, chance, say)
             say("waiting for the orders under way")
-        return _judged(cloud, workload, {"faults": times}, say)
+        return workload.judged({"faults": times}, [], say)
 
 
 @contextlib.contextmanager
@@ -93,8 +87,7 @@ def _fall_back(servers: Servers, given: Arguments, say: Say) -> Report:
         with Workload(cloud, given.clients, given.seed, moves=False) as workload:
             workload.wait(given.seconds)
         findings = [] if workload.counts["further attempts"] else ["no build has gone on to another host"]
-        report = _judged(cloud, workload, {}, say)
-        return Report(report.figures, [*report.findings, *findings])
+        return workload.judged({}, findings, say)
 
 
 def _soak(servers: Servers, given: Arguments, say: Say) -> Report:
@@ -111,40 +104,7 @@ def _soak(servers: Servers, given: Arguments, say: Say) -> Report:
                 measures.sample()
                 measures.end_part(workload.take_seconds())
                 say(f"{sum(workload.counts.values())} orders; {measures.total_mb:.0f} MB in all")
-        report = _judged(cloud, workload, {}, say)
-        return Report(report.figures, [*report.findings, *measures.grown(0)], dict(sorted(measures.parts.items())))
-
-
-def _judged(
-    cloud: RunningCloud | DrillCloud, workload: WorkingClients, figures: Mapping[str, object], say: Say
-) -> Report:
-    """Return the report on a cloud whose servers have all been deleted."""
-    say("looking for what is left")
-    left: list[str] = []
-
-    def clean() -> bool:
-        left[:] = _left(cloud)
-        return not left
-
-    # What is left after this time is in the report.
-    with contextlib.suppress(TimeoutError):
-        wait_until(clean, seconds=_TIDY_SECONDS, interval=0.2, longest=1.0)
-    counted = {**figures, **dict(sorted(workload.counts.items())), "slowest_order_s": round(workload.slowest, 1)}
-    return Report(counted, [*workload.findings, *left])
-
-
-def _left(cloud: RunningCloud | DrillCloud) -> Sequence[str]:
-    """Return what is left of deleted servers: there must be nothing."""
-    try:
-        operations = lists.operations(cloud.client("conductor", timeout=10.0), ListOperations())
-    except errors.MoorageError as fault:
-        return [f"the operations under way are unknown: {fault}"]
-    verdict = judge(cloud.database, [])
-    return [
-        *(f"guest of {guest.instance_uuid} on {guest.host}" for guest in guests(cloud)),
-        *(f"{one.kind} of {one.subject} at step {one.step}: {one.reason}" for one in operations),
-        *([] if verdict.clean else [str(verdict)]),
-    ]
+        return workload.judged({}, measures.grown(0), say, measures.parts)
 
 
 DRILLS = {
@@ -172,9 +132,6 @@ DRILLS = {
         partial(_under_faults, faults.kill_server, proxied=False),
         "servers",
     ),
-    "age": Drill(
-        "a small cloud's month in minutes: memory, descriptors, tables and times stay flat",
-        partial(age.run, judged=_judged),
-    ),
+    "age": Drill("a small cloud's month in minutes: memory, descriptors, tables and times stay flat", age.run),
     "soak": Drill("work without faults: memory, descriptors, threads and times stay flat", _soak),
 }

@@ -1,23 +1,31 @@
 """The work of a cloud during a drill: clients that build servers, change some of them, and delete them."""
 
+import contextlib
 import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Self
 
 from harness.audit import judge
 from harness.cloud import RunningCloud
 from harness.drills.cloud import DrillCloud, guests
 from harness.drills.orders import Server, Stuck, WorkRecord
+from harness.drills.report import Report, Say
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Client
+from moorage.cli import lists
+from moorage.messages import ListOperations
 
 #: Seconds for a call. If its answer is lost, the call is repeated with the same request id.
 CALL_SECONDS = 10.0
 #: Seconds between two checks of the amounts of all hosts.
 _LOOK_SECONDS = 1.0
+#: Seconds until nothing is left of ended work: the lease of a killed process, a report, a cleaning, several times over.
+_TIDY_SECONDS = 60.0
 
 
 class WorkingClients(WorkRecord, ABC):
@@ -55,6 +63,40 @@ class WorkingClients(WorkRecord, ABC):
         while not self.findings and (left := end - time.monotonic()) > 0:
             self._ended.wait(min(left, 0.1))
         return not self.findings
+
+    def judged(
+        self,
+        figures: Mapping[str, object],
+        findings: Sequence[str],
+        say: Say,
+        series: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    ) -> Report:
+        """Return the report on the cloud, whose servers have all been deleted, with these further findings."""
+        say("looking for what is left")
+        left: list[str] = []
+
+        def clean() -> bool:
+            left[:] = self._left()
+            return not left
+
+        # What is left after this time is in the report.
+        with contextlib.suppress(TimeoutError):
+            wait_until(clean, seconds=_TIDY_SECONDS, interval=0.2, longest=1.0)
+        counted = {**figures, **dict(sorted(self.counts.items())), "slowest_order_s": round(self.slowest, 1)}
+        return Report(counted, [*self.findings, *left, *findings], dict(sorted(series.items())))
+
+    def _left(self) -> Sequence[str]:
+        """Return what is left of deleted servers: there must be nothing."""
+        try:
+            operations = lists.operations(self._cloud.client("conductor", timeout=10.0), ListOperations())
+        except errors.MoorageError as fault:
+            return [f"the operations under way are unknown: {fault}"]
+        verdict = judge(self._cloud.database, [])
+        return [
+            *(f"guest of {guest.instance_uuid} on {guest.host}" for guest in guests(self._cloud)),
+            *(f"{one.kind} of {one.subject} at step {one.step}: {one.reason}" for one in operations),
+            *([] if verdict.clean else [str(verdict)]),
+        ]
 
     @abstractmethod
     def _work(self, client: Client, number: int) -> None:

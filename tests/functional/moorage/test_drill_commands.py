@@ -60,7 +60,7 @@ def test_a_drill_shows_its_counts_and_finds_nothing(drill: Run, name: str) -> No
 
 def test_a_drill_finds_remains_of_servers_that_were_not_deleted(drill: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Server, "delete", lambda _self: None)
-    monkeypatch.setattr("harness.drills.catalog._TIDY_SECONDS", 0.1)
+    monkeypatch.setattr("harness.drills.workload._TIDY_SECONDS", 0.1)
     done = drill("run", "fallback", "--seconds", "1", "--clients", "1", "--seed", "3", "-f", "json")
     assert done.returncode == 1
     findings = json.loads(done.stdout)["findings"]
