@@ -194,31 +194,14 @@ def _least_free_ram(used: Floats, capacity: Floats, requested: Floats) -> Floats
     return left
 
 
-def _dominant_share(used: Floats, capacity: Floats, requested: Floats) -> Floats:
-    shares: Floats = ((used + requested[:, np.newaxis]) / capacity).max(axis=0)
-    return shares
-
-
-def _mean_share(used: Floats, capacity: Floats, requested: Floats) -> Floats:
-    shares: Floats = ((used + requested[:, np.newaxis]) / capacity).mean(axis=0)
-    return shares
-
-
-def _least_left(used: Floats, capacity: Floats, requested: Floats) -> Floats:
-    left = 1 - (used + requested[:, np.newaxis]) / capacity
-    norm: Floats = -(left**2).sum(axis=0)
-    return norm
+def _of_shares(score: Callable[[Floats], Floats]) -> Formula:
+    """Return a formula of the used share of each class once the request is placed."""
+    return lambda used, capacity, requested: score((used + requested[:, np.newaxis]) / capacity)
 
 
 def _balanced(penalty: float) -> Formula:
     """Return a formula with a penalty on the difference between the fullest and the emptiest class."""
-
-    def scores(used: Floats, capacity: Floats, requested: Floats) -> Floats:
-        shares = (used + requested[:, np.newaxis]) / capacity
-        score: Floats = shares.mean(axis=0) - penalty * (shares.max(axis=0) - shares.min(axis=0))
-        return score
-
-    return scores
+    return _of_shares(lambda shares: shares.mean(axis=0) - penalty * (shares.max(axis=0) - shares.min(axis=0)))
 
 
 def _open_first(formula: Formula) -> Formula:
@@ -231,16 +214,20 @@ def _open_first(formula: Formula) -> Formula:
     return scores
 
 
+_DOMINANT_SHARE = _of_shares(lambda shares: shares.max(axis=0))
+_MEAN_SHARE = _of_shares(lambda shares: shares.mean(axis=0))
+_LEAST_LEFT = _of_shares(lambda shares: -((1 - shares) ** 2).sum(axis=0))
+
 FORMULAS: Mapping[str, Formula] = {
     "spread": _spread,
     "least free RAM": _least_free_ram,
-    "dominant share": _dominant_share,
-    "mean share": _mean_share,
-    "least left, squared": _least_left,
+    "dominant share": _DOMINANT_SHARE,
+    "mean share": _MEAN_SHARE,
+    "least left, squared": _LEAST_LEFT,
     "mean share less imbalance": _balanced(1.0),
-    "dominant share, open first": _open_first(_dominant_share),
-    "mean share, open first": _open_first(_mean_share),
-    "least left, squared, open first": _open_first(_least_left),
+    "dominant share, open first": _open_first(_DOMINANT_SHARE),
+    "mean share, open first": _open_first(_MEAN_SHARE),
+    "least left, squared, open first": _open_first(_LEAST_LEFT),
     "mean share less half the imbalance, open first": _open_first(_balanced(0.5)),
     "mean share less imbalance, open first": _open_first(_balanced(1.0)),
 }
