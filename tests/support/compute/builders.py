@@ -14,6 +14,7 @@ from compute.driver import Driver, GuestSpec
 from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
 from compute.service import ComputeService
+from harness.cloud import merged
 from harness.waiting import wait_until as wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Bus
@@ -42,14 +43,12 @@ AGENT = "agent1"
 
 def settings(folder: Any, **groups: dict[str, Any]) -> cfg.ConfigOpts:
     """Return a configuration for one agent, with its guests in `folder`."""
-    merged: dict[str, dict[str, Any]] = {
+    own = {
         "DEFAULT": {"transport_url": f"inproc://{uuid4().hex}/"},
         "compute": {"agent": AGENT, "report_interval": 0.05},
         "fake_driver": {"hosts": 3, "host_prefix": "host", "state_file": str(folder / "guests.sqlite")},
     }
-    for group, values in groups.items():
-        merged.setdefault(group, {}).update(values)
-    return options.new(merged)
+    return options.new(merged(own, groups))
 
 
 def request_spec(vcpus: int = 2) -> RequestSpec:
