@@ -51,10 +51,12 @@ class Zones:
         message = AddAggregateHost(request_id=self._callers.request_id(action), aggregate=name, service_host=host)
 
         def add() -> None:
-            if name == ZONE:
-                self._added[host] += 1
-                self._adding[host] += 1
-                self._members[host] = float("inf")
+            if name != ZONE:
+                self._callers.send("scheduler", message)
+                return
+            self._added[host] += 1
+            self._adding[host] += 1
+            self._members[host] = float("inf")
             try:
                 self._callers.send("scheduler", message)
             except errors.Unavailable:
