@@ -8,6 +8,7 @@ which the first task wakes, so that waiting takes no real time. A process that c
 
 import heapq
 import random
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ import greenlet  # type: ignore[import-untyped]
 OUTSIDE = "outside"
 
 Run = Callable[[], object]
+#: The folder of a cloud's files, which has another name in each run.
+_FOLDER = re.compile(r"[^\s\"']*/moorage-\w+/")
 
 
 class Deadlock(BaseException):
@@ -217,6 +220,8 @@ class Kernel:
 
     def note(self, text: str) -> None:
         """Add an event to the trace: equal traces mean equal histories."""
+        if "/moorage-" in text:
+            text = _FOLDER.sub("", text)
         when = b"%d %d " % (self.now * 1e6, self.current.number)
         self._trace = zlib.crc32(text.encode(), zlib.crc32(when, self._trace))
 

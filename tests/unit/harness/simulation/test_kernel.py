@@ -52,6 +52,15 @@ def test_other_seeds_have_other_orders() -> None:
     assert len({tuple(order_of(seed)) for seed in range(20)}) > 5
 
 
+def test_a_trace_does_not_depend_on_the_folder_of_the_files() -> None:
+    traces = set()
+    for folder in ("/tmp/moorage-a_1", "/dev/shm/moorage-simulation-3-x/moorage-b2"):
+        KERNEL.reset("test")
+        KERNEL.note(f"another writer has kept the database {folder}/moorage.sqlite for 0.9 s")
+        traces.add(KERNEL.trace)
+    assert len(traces) == 1
+
+
 def test_the_clock_jumps_to_the_next_wake_up_time() -> None:
     woken: list[tuple[str, float]] = []
 
