@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from harness.arguments import OnServers, count_option, number_between
-from harness.audit import Verdict, judge
+from harness.audit import judge
 from harness.cloud import CloudSpec, RunningCloud
 from moorage import ids
 from moorage.cli import lists
@@ -92,7 +92,8 @@ class Demo(OnServers, Lister):
                         (instance.uuid, instance.state, instance.cell, instance.host, attempts, instance.reason)
                     )
                     progress.advance(building)
-                self._verdict = _audit(cloud)
+                instances = lists.instances(cloud.client("conductor"), ListInstances())
+                self._verdict = judge(cloud.database, [one.uuid for one in instances if one.state == "active"])
         sys.stderr.write(f"{self._verdict}\n")
         return ("instance", "state", "cell", "host", "attempts", "reason"), [shown(row) for row in rows]
 
@@ -114,9 +115,3 @@ def build_all(cloud: RunningCloud, instances: int) -> Iterator[Instance]:
                 raise TimeoutError(f"instance {uuid} is still being built after {_LONGEST_BUILD:g} s")
             time.sleep(0.005)
         yield instance
-
-
-def _audit(cloud: RunningCloud) -> Verdict:
-    """Compare the store's allocations with the active instances."""
-    instances = lists.instances(cloud.client("conductor"), ListInstances())
-    return judge(cloud.database, [instance.uuid for instance in instances if instance.state == "active"])

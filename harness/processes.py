@@ -151,14 +151,8 @@ class ProcessCloud:
             return process.wait()
 
     def _command(self, *words: str, config_file: Path | None = None) -> list[str]:
-        return [
-            sys.executable,
-            "-m",
-            "moorage.cli.shell",
-            "--config-file",
-            str(config_file or self.config_file),
-            *words,
-        ]
+        file = str(config_file or self.config_file)
+        return [sys.executable, "-m", "moorage.cli.shell", "--config-file", file, *words]
 
     def _write_config(self, name: str, settings: Settings) -> Path:
         return write_settings(self.folder / f"{name}.conf", merged(self._sections, settings))

@@ -81,9 +81,9 @@ def measure(repeat: int, candidates: int) -> Iterator[CandidatesResult]:
             groups=len(shape.request.groups),
             combinations=f"10^{math.log10(_combinations(shape)):.1f}",
             candidates=_take(shape, candidates),
-            first_ms=_milliseconds(median(first)),
-            first_worst_ms=_milliseconds(max(first)),
-            all_ms=_milliseconds(median(several)),
+            first_ms=round(median(first) * 1000, 3),
+            first_worst_ms=round(max(first) * 1000, 3),
+            all_ms=round(median(several) * 1000, 3),
             product_takes=_compared(shape, repeat),
         )
 
@@ -91,10 +91,6 @@ def measure(repeat: int, candidates: int) -> Iterator[CandidatesResult]:
 def _take(shape: Shape, most: int) -> int:
     """Search for at most ``most`` candidates; return their number."""
     return sum(1 for _ in islice(search(shape.tree, shape.request), most))
-
-
-def _milliseconds(seconds: float) -> float:
-    return round(seconds * 1000, 3)
 
 
 # --- The cross product ----------------------------------------------------------------------------------------------

@@ -128,19 +128,16 @@ def running(servers: Servers, spec: CloudSpec) -> Iterator[BenchCloud]:
             yield BenchCloud(cloud.transport_url, cloud.database, cloud, servers.pids)
         return
     transport_url, database_url = str(servers.transport_url), str(servers.database_url)
+    # Schedulers log refused claims, so that these can be counted.
+    levels = [*options.new({}).default_log_levels, f"{claim_writer.LOG.name}=DEBUG"]
+    settings = {**spec.settings, "DEFAULT": {"default_log_levels": levels}}
     with (
         contextlib.closing(Database(database_url, "main")) as database,
         created_schemas(database, spec),
-        ProcessCloud(transport_url, database_url, {**spec.settings, "DEFAULT": _logged()}) as processes,
+        ProcessCloud(transport_url, database_url, settings) as processes,
     ):
         _start(processes, spec)
         yield BenchCloud(transport_url, database, processes, servers.pids)
-
-
-def _logged() -> dict[str, str]:
-    """Return log levels with which schedulers log refused claims, so that these can be counted."""
-    levels = [*options.new({}).default_log_levels, f"{claim_writer.LOG.name}=DEBUG"]
-    return {"default_log_levels": ",".join(levels)}
 
 
 def _start(cloud: ProcessCloud, spec: CloudSpec) -> None:
