@@ -14,9 +14,7 @@ def kind(broken: str | None) -> str:
     return (broken or "")[:10]
 
 
-def shrunk(
-    story: Story, outcome: Outcome, run_story: Callable[[Story], Outcome], tries: int = 200
-) -> tuple[Story, Outcome]:
+def shrunk(story: Story, outcome: Outcome, run_story: Callable[[Story], Outcome], tries: int) -> tuple[Story, Outcome]:
     """Return the shortest story found in so many tries with the same kind of finding, and its outcome."""
     left = tries
     found = True

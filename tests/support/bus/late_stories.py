@@ -132,7 +132,7 @@ class Story:
         self.room.misbehave("hanging", self.uuid, away)
         begun = self.room.order(LiveMigrateInstance(**_plain(self.uuid), host=self.room.hosts[away]))
         wait_until(
-            lambda: self.room.has_attempt(self.uuid, away, "building"),
+            lambda: self.room.is_building(self.uuid, away),
             lambda: [self.room.show(self.uuid), self.room.seen(self.uuid)],
             15,
         )

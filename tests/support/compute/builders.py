@@ -14,7 +14,7 @@ from compute.driver import Driver, GuestSpec
 from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
 from compute.service import ComputeService
-from harness.cloud import merged
+from harness.cloud import Settings, merged
 from harness.waiting import wait_until as wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Bus
@@ -43,7 +43,7 @@ AGENT = "agent1"
 
 def settings(folder: Any, **groups: dict[str, Any]) -> cfg.ConfigOpts:
     """Return a configuration for one agent, with its guests in `folder`."""
-    own = {
+    own: Settings = {
         "DEFAULT": {"transport_url": f"inproc://{uuid4().hex}/"},
         "compute": {"agent": AGENT, "report_interval": 0.05},
         "fake_driver": {"hosts": 3, "host_prefix": "host", "state_file": str(folder / "guests.sqlite")},

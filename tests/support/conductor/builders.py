@@ -241,11 +241,11 @@ class World:
                 f"lease_until = (julianday('now') - 2440587.5) * 86400.0 + {lease} WHERE due_at IS NOT NULL"
             )
 
-    def lose_leases(self, table: str) -> None:
-        """Let all leases expire, as they do while their conductor is stopped."""
+    def lose_leases(self) -> None:
+        """Let all leases of cell conductors expire, as they do while these are stopped."""
         with self.records.engine.begin() as connection:
             connection.exec_driver_sql(
-                f"UPDATE {table}_operations SET lease_owner = 'stopped/1', lease_until = 1 WHERE due_at IS NOT NULL"
+                "UPDATE cell_operations SET lease_owner = 'stopped/1', lease_until = 1 WHERE due_at IS NOT NULL"
             )
 
     def revoke(self, cell_uuid: str, claim_id: str, consumer_uuid: str) -> None:

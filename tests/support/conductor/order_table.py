@@ -106,7 +106,7 @@ def _bring(room: Room, uuid: str, state: str) -> None:
     if state == "moving":
         room.misbehave("hanging", uuid, "destination")
         give(room, "migrate", uuid, room.hosts["destination"])
-        room.until(lambda: room.has_attempt(uuid, "destination", "building"), "the guest to arrive")
+        room.until(lambda: room.is_building(uuid, "destination"), "the guest to arrive")
     elif state in ("moved", "confirming"):
         give(room, "migrate", uuid)
         room.becomes(uuid, "moved")

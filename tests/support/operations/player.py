@@ -129,7 +129,7 @@ class Play:
         elif operation == "abort" or self.row.trouble == "it is on its way to another host":
             room.misbehave("hanging", self.uuid, "destination")
             self._give("live-migrate" if operation == "abort" else "migrate", host="destination")
-            room.until(lambda: room.has_attempt(self.uuid, "destination", "building"), "the guest to arrive")
+            room.until(lambda: room.is_building(self.uuid, "destination"), "the guest to arrive")
         elif operation == "detach":
             self._give("attach")
             room.until(lambda: bool(room.show(self.uuid).attached), "the port to be attached")

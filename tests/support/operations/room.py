@@ -141,14 +141,13 @@ class Room:
             self.misbehave("hanging", uuid, "source")
         self.order(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=(uuid,)))
         if hanging:
-            self.until(lambda: self.has_attempt(uuid, "source", "building"), "it to be built")
+            self.until(lambda: self.is_building(uuid, "source"), "it to be built")
         else:
             self.becomes(uuid, "active")
         return uuid
 
-    def has_attempt(self, uuid: str, role: str, state: str) -> bool:
-        found = {(attempt.host, attempt.state) for attempt in self.show(uuid).attempts}
-        return (self.hosts[role], state) in found
+    def is_building(self, uuid: str, role: str) -> bool:
+        return any(one.host == self.hosts[role] and one.state == "building" for one in self.show(uuid).attempts)
 
     def pending(self, uuid: str | None = None) -> set[str]:
         """Return the operations under way, of one server or of all, including cleanings."""

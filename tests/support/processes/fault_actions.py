@@ -188,7 +188,7 @@ def rebuild(server: Server) -> None:
 def moved_by_a_late_answer(server: Server) -> None:
     """Order a move whose first request is still under way when its repetition is refused."""
     ordered = _order(server, MigrateInstance, host=WORKING[1])
-    _refuse_until(server, "fence")
+    _refuse_until_fenced(server)
     server.comes_to(ordered.migration_uuid, {"moved", "failed"})
     server.becomes("moved", "active")
 
@@ -196,22 +196,22 @@ def moved_by_a_late_answer(server: Server) -> None:
 def unshelved_by_a_late_answer(server: Server) -> None:
     """Order an unshelving whose first request is still under way when its repetition is refused."""
     _order_unshelve(server, WORKING[1])
-    _refuse_until(server, "fence")
+    _refuse_until_fenced(server)
     instance = server.becomes("active", "shelved")
     assert instance.state == "active" or instance.reason, instance
 
 
-def _refuse_until(server: Server, step: str) -> None:
-    """Force the chosen host down until the super conductor's operation has come to a step, or has passed it."""
+def _refuse_until_fenced(server: Server) -> None:
+    """Force the chosen host down until the super conductor's operation has come to its fence, or has passed it."""
     _force_down(server, WORKING[1], True)
 
     def reached() -> bool:
         pending = server.cloud.call("conductor", ListOperations(instance_uuid=server.uuid))
         ours = [each for each in pending if each.cell_uuid is None]
-        return not ours or any(each.step == step for each in ours)
+        return not ours or any(each.step == "fence" for each in ours)
 
     try:
-        wait_until(reached, f"step {step}", server.patience, interval=0.1)
+        wait_until(reached, "step fence", server.patience, interval=0.1)
     finally:
         _force_down(server, WORKING[1], False)
 

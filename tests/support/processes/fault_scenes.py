@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from support.processes import fault_actions as actions
 from support.processes import fault_resources as resources
 from support.processes.fault_actions import Action
-from support.processes.fault_servers import PATIENCE, Server, check, delete
+from support.processes.fault_servers import Server, check, delete
 from support.processes.faulty_cloud import HANGING, LEAVING, WORKING, FaultyCloud
 
 
@@ -25,9 +25,9 @@ class Scene:
     #: Failpoints of these roles, which are restarted with them.
     meanwhile: Mapping[str, str] = field(default_factory=dict)
 
-    def servers(self, cloud: FaultyCloud, patience: float = PATIENCE) -> list[Server]:
+    def servers(self, cloud: FaultyCloud) -> list[Server]:
         """Return new servers that no part of the cloud has a record of."""
-        return [Server(cloud, vcpus, self.zone, self.host, patience) for vcpus in self.vcpus]
+        return [Server(cloud, vcpus, self.zone, self.host) for vcpus in self.vcpus]
 
 
 def play(cloud: FaultyCloud, scene: Scene, armed: Mapping[str, str] | None = None) -> list[Server]:

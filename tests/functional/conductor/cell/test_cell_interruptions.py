@@ -144,7 +144,7 @@ def test_a_step_that_another_conductor_takes_over_in_the_middle_counts_once(worl
             passed.append(name)
             first = len(passed) == 1
         if first:
-            world.lose_leases("cell")
+            world.lose_leases()
             wait_until(lambda: len(passed) > 1)
 
     story, host = STORIES[step]

@@ -97,7 +97,7 @@ def test_a_conductor_that_was_superseded_in_the_middle_of_a_step_records_nothing
             self.swaps += 1
             answer = super().swap_claim(message)
             if self.swaps == 1:
-                world.lose_leases("cell")
+                world.lose_leases()
                 wait_until(lambda: self.swaps == 2 and len(world.agent.builds) == 2)
             return answer
 

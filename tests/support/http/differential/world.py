@@ -108,8 +108,8 @@ class PartPicker:
     def inventories(self) -> dict[str, Any]:
         return {self.resource_class(): self.inventory() for _ in range(self.draw(st.integers(0, 3)))}
 
-    def allocations(self, *, may_be_none: bool = True) -> dict[str, Any]:
-        at_least = 0 if may_be_none and self.rarely(6) else 1
+    def allocations(self) -> dict[str, Any]:
+        at_least = 0 if self.rarely(6) else 1
         found: dict[str, Any] = {}
         for uuid in self.some(PROVIDERS, at_least, 2):
             part: dict[str, Any] = {"resources": self.amounts()}

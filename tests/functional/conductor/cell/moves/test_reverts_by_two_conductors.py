@@ -46,7 +46,7 @@ class TwoAnswers(FakeAgent):
 @pytest.fixture
 def agent(world: World) -> TwoAnswers:
     world.stop("cell")
-    agent = world.replace(TwoAnswers(world.bus, lambda: world.lose_leases("cell")))
+    agent = world.replace(TwoAnswers(world.bus, lambda: world.lose_leases()))
     world.start("cell")
     world.start("cell", "another")
     return agent
