@@ -1,10 +1,8 @@
 """The drills: each harms or overloads a private cloud in one way, and checks it at the end."""
 
-import contextlib
-import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -13,7 +11,7 @@ from harness.arguments import Servers
 from harness.bench.cloud import is_embedded
 from harness.cloud import RunningCloud
 from harness.drills import age, contests, faults
-from harness.drills.cloud import DrillCloud, embedded
+from harness.drills.cloud import DrillCloud, embedded, unlogged
 from harness.drills.faults import Fault
 from harness.drills.measures import Measures
 from harness.drills.report import Arguments, Report, Say
@@ -55,7 +53,7 @@ def _under_faults(fault: Fault, servers: Servers, given: Arguments, say: Say, *,
     """Let clients work while one fault follows another, then check the cloud."""
     chance, times = random.Random(given.seed), 0
     say("starting ten processes")
-    with _quiet(), DrillCloud(servers, given.seed, proxied=proxied) as cloud:
+    with unlogged(), DrillCloud(servers, given.seed, proxied=proxied) as cloud:
         with Workload(cloud, given.clients, given.seed, moves=True) as workload:
             end = time.monotonic() + given.seconds
             while workload.wait(chance.uniform(*_BETWEEN)) and time.monotonic() < end:
@@ -63,16 +61,6 @@ def _under_faults(fault: Fault, servers: Servers, given: Arguments, say: Say, *,
                 fault(cloud, workload, chance, say)
             say("waiting for the orders under way")
         return workload.judged({"faults": times}, [], say)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Log nothing in this process: errors that a drill causes to its own clients are expected."""
-    logging.disable()
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def _fall_back(servers: Servers, given: Arguments, say: Say) -> Report:
@@ -83,7 +71,7 @@ def _fall_back(servers: Servers, given: Arguments, say: Say) -> Report:
         cloud = embedded(given.seed, _FAIL_RATE)
     else:
         cloud = DrillCloud(servers, given.seed, proxied=False, fail_rate=_FAIL_RATE)
-    with _quiet(), cloud:
+    with unlogged(), cloud:
         with Workload(cloud, given.clients, given.seed, moves=False) as workload:
             workload.wait(given.seconds)
         findings = [] if workload.counts["further attempts"] else ["no build has gone on to another host"]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.processes.clustered_cloud import BusyClients, ClusteredCloud
 from support.processes.fault_servers import check
-from support.processes.faulty_cloud import unlogged
 
+from harness.drills.cloud import unlogged
 from harness.galera import GaleraCluster
 from harness.rabbitmq_cluster import RabbitMQCluster
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from support.processes.building_client import call_until_answered
-from support.processes.faulty_cloud import unlogged
 
 from harness.cloud import CloudSpec, RunningCloud
+from harness.drills.cloud import unlogged
 from harness.rabbitmq_cluster import RabbitMQCluster
 from moorage import ids
 from moorage.messages import BuildInstances, ShowInstance

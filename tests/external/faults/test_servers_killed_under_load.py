@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.processes.fault_servers import check
-from support.processes.faulty_cloud import FaultyCloud, unlogged
+from support.processes.faulty_cloud import FaultyCloud
 from support.processes.load import Load
 
+from harness.drills.cloud import unlogged
 from harness.servers import MariaDBServer, RabbitMQServer
 
 pytestmark = pytest.mark.timeout(900)

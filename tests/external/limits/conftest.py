@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 from support.databases.migrated import OnMariaDB
-from support.processes.faulty_cloud import FaultyCloud, unlogged
+from support.processes.faulty_cloud import FaultyCloud
 
 from conductor.schema import CELL, CONDUCTOR
+from harness.drills.cloud import unlogged
 from placement_store.schema import MAIN
 
 

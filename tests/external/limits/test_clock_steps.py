@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.processes import private_servers
 from support.processes.fault_servers import Server, check, delete
-from support.processes.faulty_cloud import QUICK, FaultyCloud, unlogged
+from support.processes.faulty_cloud import QUICK, FaultyCloud
 from support.processes.limited_servers import MariaDBWithItsOwnClock
 from support.processes.load import Load
 
+from harness.drills.cloud import unlogged
 from harness.waiting import wait_until
 from moorage.messages import ListHosts
 

@@ -9,12 +9,13 @@ import pytest
 from sqlalchemy import Connection, text
 from support.processes import private_servers
 from support.processes.fault_servers import Server, check, delete
-from support.processes.faulty_cloud import FaultyCloud, unlogged
+from support.processes.faulty_cloud import FaultyCloud
 from support.processes.limited_servers import MariaDBOnASmallDisk
 from support.processes.load import Load
 from support.processes.stopwatch import Stopwatch
 
 from harness.audit import judge
+from harness.drills.cloud import unlogged
 from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.config import options

@@ -4,8 +4,6 @@ A grid of faults starts hundreds of them.
 """
 
 import contextlib
-import gc
-import logging
 import re
 import signal
 import sqlite3
@@ -229,20 +227,6 @@ def _watched(react: Callable[[], bool]) -> Iterator[list[float]]:
     finally:
         ended.set()
         thread.join()
-
-
-@contextlib.contextmanager
-def unlogged() -> Iterator[None]:
-    """Log nothing in this process, and collect garbage at the end.
-
-    Log records of failed calls would keep their dead sockets, which would be reported during a later test.
-    """
-    logging.disable()
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
-        gc.collect()
 
 
 # --- Logs of the processes --------------------------------------------------------------------------------------------
