@@ -194,12 +194,7 @@ def _run(opened: Opened, arguments: tuple[object, ...], numbers: range, pipe: Co
             begin, end = pipe.recv()
             tallies = [_Tally() for _ in operations]
             with ThreadPoolExecutor(len(operations)) as pool:
-                running = [
-                    pool.submit(tally.run, operation, begin, end)
-                    for tally, operation in zip(tallies, operations, strict=True)
-                ]
-            for each in running:
-                each.result()
+                list(pool.map(lambda tally, operation: tally.run(operation, begin, end), tallies, operations))
         pipe.send(("counted", tallies))
     except EOFError:
         pass  # the run was ended elsewhere
