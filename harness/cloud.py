@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import logging
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,8 +31,6 @@ from placement_store import cells
 from placement_store.schema import MAIN
 from placement_store.service import PlacementService
 from scheduler.service import SchedulerService
-
-LOG = logging.getLogger(__name__)
 
 _SCHEMAS = (MAIN, CONDUCTOR, CELL)
 #: The file of the default database, in the folder of the cloud.

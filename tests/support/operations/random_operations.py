@@ -68,7 +68,6 @@ DEEDS = (
 Deed = tuple[str, int, int]
 #: Answers that show that something is broken, and not that an order is refused.
 _BROKEN = (errors.InternalError, errors.ConfigurationError)
-_SECONDS = 120.0
 
 PLAN = CloudSpec(
     hosts=HOSTS,
