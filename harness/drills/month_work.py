@@ -1,5 +1,6 @@
 """The work of a small cloud's month: users' servers, operators' maintenance, dead hosts, and changes of policy."""
 
+import contextlib
 import heapq
 import itertools
 import threading
@@ -280,17 +281,13 @@ class MonthWork(WorkingClients):
             return  # the previous failure is not over
         hosts = [h.service_host for h in lists.hosts(self._scheduler, ListHosts()) if h.agent == STANDBY_AGENT]
         # No order is under way at this moment: other drills test orders that meet a failing host.
-        held = list(self._living.values())
-        for living in held:
-            living.lock.acquire()
-        try:
+        with contextlib.ExitStack() as held:
+            for living in list(self._living.values()):
+                held.enter_context(living.lock)
             self._is_host_dead = True
             self._cells.kill(STANDBY_AGENT)
             for host in hosts:
                 self._set_host(host, forced_down=True)
-        finally:
-            for living in held:
-                living.lock.release()
         try:
             for living in self._on(hosts):
                 with living.lock:
