@@ -3,7 +3,7 @@
 import html
 import http
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import falcon
@@ -34,6 +34,7 @@ DEFAULT: ErrorAnswers = {
     errors.NameInUse: ErrorAnswer(409),
     errors.StaleView: ErrorAnswer(409, refusals.CONCURRENT_UPDATE),
     errors.ProviderGenerationConflict: ErrorAnswer(409, refusals.CONCURRENT_UPDATE, (Phrase.PROVIDER_GENERATION,)),
+    errors.ConsumerGenerationConflict: ErrorAnswer(409, refusals.CONCURRENT_UPDATE, (Phrase.CONSUMER_GENERATION,)),
     errors.TryAgain: ErrorAnswer(409, refusals.CONCURRENT_UPDATE),
     errors.PlacementRefused: ErrorAnswer(409),
     errors.InvalidInventory: ErrorAnswer(400),
@@ -44,6 +45,8 @@ DEFAULT: ErrorAnswers = {
     errors.SchemaMismatch: ErrorAnswer(503),
 }
 
+#: The phrases of a refused allocation by its reason; all other reasons are those of units.
+_OF_REASON = {"no inventory": Phrase.NO_INVENTORY_TO_ALLOCATE, "not enough room": Phrase.OVER_CAPACITY}
 _HTML = "text/html"
 _CODES_SINCE = v("1.23")
 
@@ -53,32 +56,16 @@ def refusal_of(fault: errors.MoorageError, own: ErrorAnswers, path: Mapping[str,
 
     :param path: the fields of the request's path, which phrases may name in addition to the error's data.
     """
-    for table in (own, DEFAULT):
-        for kind in type(fault).__mro__:
-            if kind in table:
-                status, code, phrases = table[kind]
-                data = {**path, **_data(fault)}
-                return HTTPRefusal(status, before(str(fault), (*phrases, *_of_case(fault)), **data), code)
-    raise AssertionError("the table has the root of the tree")
-
-
-def _of_case(fault: errors.MoorageError) -> Sequence[Phrase]:
-    """Return the phrases that depend on the data of an error."""
-    if isinstance(fault, errors.ConsumerGenerationConflict):
-        return [Phrase.CONSUMER_GENERATION]
+    status, code, phrases = next(
+        table[kind] for table in (own, DEFAULT) for kind in type(fault).__mro__ if kind in table
+    )
+    data = {**path, **fault.data}
+    if isinstance(fault, errors.ConsumerGenerationConflict) and fault.found is None:
+        data["found"] = "null"
     if isinstance(fault, errors.CapacityExceeded):
         reason = str(fault.refusals[0]["reason"])
-        return [Phrase.NOT_ALLOCATED, _OF_REASON.get(reason, Phrase.AGAINST_UNITS)]
-    return []
-
-
-_OF_REASON = {"no inventory": Phrase.NO_INVENTORY_TO_ALLOCATE, "not enough room": Phrase.OVER_CAPACITY}
-
-
-def _data(fault: errors.MoorageError) -> dict[str, Any]:
-    if isinstance(fault, errors.ConsumerGenerationConflict) and fault.found is None:
-        return {**fault.data, "found": "null"}
-    return fault.data
+        phrases = (*phrases, Phrase.NOT_ALLOCATED, _OF_REASON.get(reason, Phrase.AGAINST_UNITS))
+    return HTTPRefusal(status, before(str(fault), phrases, **data), code)
 
 
 def install(app: "falcon.App[Any, Any]") -> None:
