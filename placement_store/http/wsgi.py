@@ -6,7 +6,8 @@ It is built at its first request, after the server has forked its processes. The
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
@@ -16,7 +17,7 @@ from moorage.config import options
 from moorage.db.database import BoundedLock, Database
 from moorage.db.schemas import SchemaProbe
 from moorage.service import probes
-from moorage.service.readiness import Check, Readiness, Sampler
+from moorage.service.readiness import Readiness
 from placement_store.db import names
 from placement_store.http.application import application as application_of
 from placement_store.http.identity import route
@@ -80,25 +81,11 @@ def make(conf: cfg.ConfigOpts, threads: int) -> "WSGIApplication":
     return _with_probes(application_of(conf, database, SchemaCheck(database).prepare), conf)
 
 
-class _Observation:
-    """The check that the readiness of the API depends on."""
-
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._probe = SchemaProbe(conf, MAIN)
-
-    def checks(self) -> Mapping[str, Check]:
-        """Return the checks by name."""
-        return {"database": self._probe.check}
-
-    def samplers(self) -> Mapping[str, Sampler]:
-        """Return no samplers: all its metrics are counters."""
-        return {}
-
-
 def _with_probes(api: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
     """Add the probes and the metrics to the API; they are served without authentication."""
-    readiness = Readiness()
-    readiness.begin(_Observation(conf))
+    readiness, probe = Readiness(), SchemaProbe(conf, MAIN)
+    # There are no samplers: all metrics of the API are counters.
+    readiness.begin(SimpleNamespace(checks=lambda: {"database": probe.check}, samplers=dict))
     with_metrics: bool = conf.placement_api.serve_metrics
     open_paths = probes.PATHS if with_metrics else probes.PATHS - {probes.METRICS}
     return route(open_paths, probes.application(readiness, with_metrics=with_metrics, with_reasons=False), api)
