@@ -4,6 +4,7 @@ They are part of the interface, as field names are. The sentence after a phrase 
 show only that text. The tests compare the phrases in the answers of Placement and of this server, by these templates.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any
@@ -21,7 +22,7 @@ class Phrase(Enum):
 
     def about(self, **data: Any) -> str:
         """Fill in the data; missing data is shown as a question mark."""
-        return self.template.format_map(_Unknown(data))
+        return self.template.format_map(defaultdict(lambda: "?", data))
 
     # Form.
     NOT_FOUND = "The resource could not be found.", "basic-http.yaml"
@@ -127,10 +128,7 @@ class Phrase(Enum):
     )
     SMALL_AMOUNT = "Requested resource {name} requires amount >= 1.", "resource-provider-resources-query.yaml"
     BAD_CLASS = "Invalid resource class in resources parameter", "allocation-candidates.yaml"
-    BAD_REQUIRED = (
-        "Expected 'required' parameter value of the form: {example}.",
-        "allocation-candidates.yaml",
-    )
+    BAD_REQUIRED = "Expected 'required' parameter value of the form: {example}.", "allocation-candidates.yaml"
     ANY_TRAITS_TOO_OLD = (
         "The format 'in:HW_CPU_X86_VMX,CUSTOM_MAGIC' only supported since microversion 1.39.",
         "allocation-candidates-any-traits.yaml",
@@ -165,10 +163,7 @@ class Phrase(Enum):
         "Empty string (unsuffixed group) can not be specified in `same_subtree`",
         "granular-same-subtree.yaml",
     )
-    NOTHING_ASKED = (
-        "There must be at least one resources or resources[$S] parameter.",
-        "granular-same-subtree.yaml",
-    )
+    NOTHING_ASKED = "There must be at least one resources or resources[$S] parameter.", "granular-same-subtree.yaml"
     NOTHING_OF_SUFFIX = (
         "Resourceless suffixed group request should be specified in `same_subtree` query param",
         "granular-same-subtree.yaml",
@@ -191,11 +186,6 @@ class Phrase(Enum):
         'The "group_policy" parameter is required when specifying more than one "resources{{N}}" parameter.',
         "granular.yaml",
     )
-
-
-class _Unknown(dict[str, Any]):
-    def __missing__(self, name: str) -> str:
-        return "?"
 
 
 def before(sentence: str, phrases: Iterable[Phrase], **data: Any) -> str:
