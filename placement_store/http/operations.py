@@ -61,7 +61,6 @@ class OperationResult:
     body: Any = None
     location: str | None = None
     modified: float | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 #: An operation that ignores parameters, and one that takes no body.
@@ -175,13 +174,14 @@ class Resource:
         takes_body = declared.body.schema_at(version) is not None
         if takes_body:
             _check_content_type(request)
-        query = Query({name: [sent] if isinstance(sent, str) else sent for name, sent in request.params.items()})
+        query = Query({name: [one] if isinstance(one, str) else one for name, one in request.params.items()})
+        sent = query.last_values
         if declared.rule is not None:
-            target = {name: query.last(name) for name in declared.target}
+            target = {name: sent.get(name) for name in declared.target}
             self._authorize(declared.rule, request.context.caller, target)
         if declared.query.schema_at(version) is not None:
             _check_encoding(request.query_string)
-        declared.query.check(version, query.last_values, Phrase.INVALID_QUERY)
+        declared.query.check(version, sent, Phrase.INVALID_QUERY)
         body = None
         if takes_body:
             body = _decoded(_read(request, self.settings.max_body_bytes))
@@ -280,5 +280,3 @@ def _write(answer: OperationResult, call: Call, request: falcon.Request, respons
     if answer.modified is not None and call.version >= _CACHE_HEADERS_SINCE:
         response.set_header("Last-Modified", formatdate(answer.modified, usegmt=True))
         response.set_header("Cache-Control", "no-cache")
-    for name, value in answer.headers.items():
-        response.set_header(name, value)

@@ -2,7 +2,7 @@
 
 import re
 import uuid as uuids
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from moorage.model import MOST_CONDITIONS, ResourceGroup
@@ -17,35 +17,21 @@ _MORE_THAN_ANY_INVENTORY = 2**60
 _UUID = re.compile(r"(?:urn:uuid:)?\{?[0-9A-Fa-f-]+\}?")
 
 
-class Query:
+class Query(dict[str, Sequence[str]]):
     """The parameters of a query, each with all its values in the order in which they were sent."""
-
-    def __init__(self, values: Mapping[str, Sequence[str]]) -> None:
-        self._values = values
 
     @property
     def last_values(self) -> dict[str, str]:
         """The last value of each parameter: the schemas of queries describe these."""
-        return {name: values[-1] for name, values in self._values.items()}
-
-    @property
-    def names(self) -> Collection[str]:
-        """The names of the parameters."""
-        return self._values.keys()
-
-    def last(self, name: str) -> str | None:
-        """Return the last value of a parameter; null if it was not sent."""
-        values = self._values.get(name)
-        return values[-1] if values else None
+        return {name: values[-1] for name, values in self.items()}
 
     def first(self, name: str) -> str | None:
         """Return the first value of a parameter; null if it was not sent."""
-        values = self._values.get(name)
-        return values[0] if values else None
+        return next(iter(self.all(name)), None)
 
     def all(self, name: str) -> Sequence[str]:
         """Return all values of a parameter, in the order in which they were sent."""
-        return self._values.get(name, ())
+        return self.get(name, ())
 
 
 def canonical_uuid(text: str) -> str | None:

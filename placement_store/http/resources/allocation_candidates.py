@@ -177,7 +177,7 @@ def _request_of(parameters: Query, version: Version) -> ResourceRequest:
     root_required, root_forbidden = _root_traits(parameters, version)
     same_subtree = tuple(_suffixes(text) for text in parameters.all("same_subtree"))
     # The groups in the order of their first parameters.
-    suffixes = dict.fromkeys(match[2] for name in parameters.names if (match := _GROUP_KEY.fullmatch(name)))
+    suffixes = dict.fromkeys(match[2] for name in parameters if (match := _GROUP_KEY.fullmatch(name)))
     # As over RPC: each candidate names a provider for each group.
     for what, sent in (("groups", suffixes), ("values of same_subtree", same_subtree)):
         if len(sent) > MOST_GROUPS:

@@ -149,10 +149,11 @@ class ResourceProvidersResource(Resource):
     @DeclaredOperation("placement:resource_providers:list", query=_LIST_SCHEMAS, error_status=_LIST_ANSWERS)
     def on_get(self, call: Call) -> OperationResult:
         """List the providers that match all parameters of the query."""
+        sent = call.query.last_values
         # An empty name is no condition.
-        name, uuid = call.query.last("name") or None, call.query.last("uuid")
+        name, uuid = sent.get("name") or None, sent.get("uuid")
         # Requirements that each provider must meet by itself.
-        has_group = not set(call.query.names) <= {"name", "uuid"}
+        has_group = not sent.keys() <= {"name", "uuid"}
         group = query.group(call.query, "", call.version) if has_group else None
         try:
             found = self.store.read(

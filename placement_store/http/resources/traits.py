@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -11,7 +11,6 @@ from moorage import errors, ids
 from moorage.messages import SetTraits
 from placement_store.http.operations import Call, DeclaredOperation, OperationResult, Resource
 from placement_store.http.phrases import Phrase, before
-from placement_store.http.query import Query
 from placement_store.http.refusals import CONCURRENT_UPDATE, ErrorAnswer, HTTPRefusal
 from placement_store.http.resources.names import NamedResource
 from placement_store.http.resources.resource_providers import ProviderScopedResource, providers_first
@@ -32,7 +31,7 @@ class TraitsResource(Resource):
     @DeclaredOperation("placement:traits:list", since=v("1.6"), query=_LIST_SCHEMAS)
     def on_get(self, call: Call) -> OperationResult:
         """List the traits, or those that match all parameters of the query."""
-        wanted = _wanted(call.query)
+        wanted = _wanted(call.query.last_values)
         found = self.store.read(lambda connection: self.store.traits.listed(connection, **wanted))
         return OperationResult(body={"traits": found}, modified=time.time())
 
@@ -76,24 +75,19 @@ def _require_custom(name: str) -> None:
         raise HTTPRefusal(400, before(sentence, [Phrase.INVALID_TRAIT]))
 
 
-def _wanted(parameters: Query) -> dict[str, Any]:
+def _wanted(sent: Mapping[str, str]) -> dict[str, Any]:
     wanted: dict[str, Any] = {}
-    if (name := parameters.last("name")) is not None:
+    if (name := sent.get("name")) is not None:
         how, colon, value = name.partition(":")
         if not colon:
-            raise HTTPRefusal(
-                400,
-                before(
-                    "Expected in:NAME[,NAME...] or startswith:PREFIX.",
-                    [Phrase.BAD_NAME_PARAMETER, Phrase.GOT],
-                    sent=f'"{name}"',
-                ),
-            )
+            expected = "Expected in:NAME[,NAME...] or startswith:PREFIX."
+            phrases = [Phrase.BAD_NAME_PARAMETER, Phrase.GOT]
+            raise HTTPRefusal(400, before(expected, phrases, sent=f'"{name}"'))
         if how == "in":
             wanted["names"] = value.split(",")
         elif how == "startswith":
             wanted["starting_with"] = value
-    if (associated := parameters.last("associated")) is not None:
+    if (associated := sent.get("associated")) is not None:
         if associated.lower() not in ("true", "false"):
             raise HTTPRefusal(400, Phrase.BAD_ASSOCIATED.about())
         wanted["associated"] = associated.lower() == "true"
