@@ -80,12 +80,18 @@ class CandidatesResource(Resource):
     def on_get(self, call: Call) -> OperationResult:
         """List allocation candidates, at most ``limit``, with summaries of their providers."""
         request = _request_of(call.query, call.version)
-        found = self._found(request, self._limit(call.query), call.version)
-        if call.version < _TREES_SINCE:
-            found = _without_trees(found)
+        found = listing.list_candidates(
+            self.store.read,
+            self.store.classes,
+            request,
+            self._limit(call.query),
+            one_of_each_tree=call.version < _TREES_SINCE,
+            rng=SystemRandom() if self.settings.randomize_allocation_candidates else None,
+            folds=self.settings.fold_allocation_candidates,
+        )
         body = {
             "allocation_requests": [_request(one, call.version) for one in found.allocation_requests],
-            "provider_summaries": _summaries(found.provider_summaries, request, call.version),
+            "provider_summaries": _summaries(found, request, call.version),
         }
         return OperationResult(body=body, modified=time.time())
 
@@ -97,25 +103,6 @@ class CandidatesResource(Resource):
         first = parameters.first("limit")
         # A number with more digits than the maximum is above it; Python refuses to parse thousands of digits.
         return at_most if first is None or len(first) > len(str(at_most)) else min(int(first), at_most)
-
-    def _found(self, request: ResourceRequest, limit: int, version: Version) -> AllocationCandidates:
-        rng = SystemRandom() if self.settings.randomize_allocation_candidates else None
-        return listing.list_candidates(
-            self.store.read,
-            self.store.classes,
-            request,
-            limit,
-            one_of_each_tree=version < _TREES_SINCE,
-            rng=rng,
-            folds=self.settings.fold_allocation_candidates,
-        )
-
-
-def _without_trees(found: AllocationCandidates) -> AllocationCandidates:
-    """Return candidates as before nested providers: with summaries only of providers that they allocate from."""
-    used = {uuid for one in found.allocation_requests for uuid in one.allocations}
-    kept = {uuid: summary for uuid, summary in found.provider_summaries.items() if uuid in used}
-    return AllocationCandidates(allocation_requests=found.allocation_requests, provider_summaries=kept)
 
 
 def _request(one: AllocationRequest, version: Version) -> dict[str, Any]:
@@ -132,14 +119,15 @@ def _request(one: AllocationRequest, version: Version) -> dict[str, Any]:
     return shown
 
 
-def _summaries(
-    summaries: Mapping[str, ProviderSummary], request: ResourceRequest, version: Version
-) -> dict[str, dict[str, Any]]:
-    asked = {name for group in request.groups.values() for name in group.resources}
-    return {
-        uuid: _summary(summary, None if version >= _ALL_CLASSES_SINCE else asked, version)
-        for uuid, summary in summaries.items()
-    }
+def _summaries(found: AllocationCandidates, request: ResourceRequest, version: Version) -> dict[str, dict[str, Any]]:
+    """Represent the providers; before nested providers, only those that candidates allocate from."""
+    summaries, classes = found.provider_summaries, None
+    if version < _ALL_CLASSES_SINCE:
+        classes = {name for group in request.groups.values() for name in group.resources}
+    if version < _TREES_SINCE:
+        used = {uuid for one in found.allocation_requests for uuid in one.allocations}
+        summaries = {uuid: summary for uuid, summary in summaries.items() if uuid in used}
+    return {uuid: _summary(summary, classes, version) for uuid, summary in summaries.items()}
 
 
 def _summary(summary: ProviderSummary, classes: Collection[str] | None, version: Version) -> dict[str, Any]:
