@@ -56,19 +56,17 @@ def describe(version: Version = MAX) -> dict[str, Any]:
         "components": {
             "securitySchemes": {"token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}},
             "schemas": {"Errors": _ERRORS},
-            "parameters": {"Version": _version_header(version)},
+            "parameters": {
+                "Version": {
+                    "name": versions.HEADER,
+                    "in": "header",
+                    "required": True,
+                    "schema": {"const": f"{versions.SERVICE} {version}"},
+                }
+            },
         },
         "security": [{"token": []}],
         "paths": {path: described for path, described in found.items() if described},
-    }
-
-
-def _version_header(version: Version) -> dict[str, Any]:
-    return {
-        "name": versions.HEADER,
-        "in": "header",
-        "required": True,
-        "schema": {"const": f"{versions.SERVICE} {version}"},
     }
 
 

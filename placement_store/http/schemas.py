@@ -36,13 +36,9 @@ def _unique_strings(
 _Validator = jsonschema.validators.extend(jsonschema.validators.validator_for({}), {"uniqueItems": _unique_strings})
 
 
-def _is_uuid(value: object) -> bool:
-    """Accept any spelling of a uuid: with or without hyphens, in capitals or not."""
-    return not isinstance(value, str) or canonical_uuid(value) is not None
-
-
 _FORMATS = jsonschema.FormatChecker(formats=())
-_FORMATS.checks("uuid")(_is_uuid)
+# Any spelling of a uuid: with or without hyphens, in capitals or not.
+_FORMATS.checks("uuid")(lambda value: not isinstance(value, str) or canonical_uuid(value) is not None)
 
 
 class Schemas:

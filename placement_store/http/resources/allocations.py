@@ -1,7 +1,7 @@
 """``/allocations`` and ``/resource_providers/{uuid}/allocations``: the allocations of consumers, and of a provider."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection
@@ -117,7 +117,11 @@ def put_of(sent: Mapping[str, Any], version: Version, settings: Any) -> Put:
     :raises HTTPRefusal: 400, a provider is repeated, or a uuid is malformed.
     """
     amounts: dict[str, dict[str, int]] = {}
-    for spelled, resources in _parts(sent["allocations"], version):
+    if version >= _BY_PROVIDER_SINCE:
+        parts = [(uuid, part["resources"]) for uuid, part in sent["allocations"].items()]
+    else:
+        parts = [(part["resource_provider"]["uuid"], part["resources"]) for part in sent["allocations"]]
+    for spelled, resources in parts:
         # JSON Schema accepts 1.0 as an integer.
         amounts[_new_key(spelled, amounts, "resource provider")] = {n: int(amount) for n, amount in resources.items()}
     described: dict[str, Any] = {
@@ -131,13 +135,6 @@ def put_of(sent: Mapping[str, Any], version: Version, settings: Any) -> Put:
     if version >= _GENERATION_SINCE:
         generation = None if sent["consumer_generation"] is None else int(sent["consumer_generation"])
     return Put(amounts=amounts, generation=generation, described=described, described_first=first, over_http=True)
-
-
-def _parts(sent: Any, version: Version) -> Iterator[tuple[str, Mapping[str, int]]]:
-    if version >= _BY_PROVIDER_SINCE:
-        yield from ((uuid, part["resources"]) for uuid, part in sent.items())
-    else:
-        yield from ((part["resource_provider"]["uuid"], part["resources"]) for part in sent)
 
 
 def _new_key(spelled: str, known: Mapping[str, object], kind: str) -> str:
