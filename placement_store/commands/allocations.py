@@ -4,13 +4,12 @@ import argparse
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from cliff.command import Command
 from cliff.lister import Lister
 
 from moorage import errors, ids
-from moorage.cli.command import Argument, ShownValue, Table, argument, canonical_uuid, shown
+from moorage.cli.command import Argument, ShownLines, ShownValue, Table, argument, canonical_uuid, shown
 from moorage.messages import DeleteAllocations, GetAllocations, PutAllocations
 from moorage.model import Consumer, ConsumerAllocations, ProviderAmounts, Resources
 from moorage.model.allocations import Amounts, amounts_of
@@ -21,14 +20,6 @@ from placement_store.commands.placement_command import PlacementCommand, retry_o
 LOG = logging.getLogger(__name__)
 
 _COLUMNS = ("resource_provider", "generation", "resources", "project_id", "user_id", "consumer_type")
-
-
-class _Resources(ShownValue):
-    """Amounts by class; a table shows them as `VCPU=2, MEMORY_MB=512`."""
-
-    def human_readable(self) -> str:
-        """Return the text for a table."""
-        return ", ".join(f"{name}={amount}" for name, amount in self._value.items())
 
 
 class _ConsumerCommand(PlacementCommand):
@@ -61,8 +52,13 @@ class _ConsumerCommand(PlacementCommand):
 
     def rows(self, uuid: str) -> Table:
         """Return one row per provider of a consumer's allocations; none if there is no such consumer."""
-        consumer = self.consumer(uuid)
-        return _COLUMNS, [] if consumer is None else _rows(consumer)
+        if (consumer := self.consumer(uuid)) is None:
+            return _COLUMNS, []
+        described = shown((consumer.project_id, consumer.user_id, consumer.consumer_type))
+        return _COLUMNS, [
+            (provider, ShownValue(part.generation), _shown_amounts(part.resources), *described)
+            for provider, part in sorted(consumer.allocations.items())
+        ]
 
 
 class AllocationSet(_ConsumerCommand, Lister):
@@ -94,7 +90,9 @@ class AllocationSet(_ConsumerCommand, Lister):
         """
         uuid = parsed_args.consumer
         before = self.consumer(uuid)
-        _compare(before, uuid, parsed_args.generation)
+        named, found = parsed_args.generation, None if before is None else before.generation
+        if named not in (None, found):
+            raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=named, found=found)
         amounts = self._amounts(parsed_args.allocation)
         try:
             self.put(uuid, before, amounts, _description(before, parsed_args))
@@ -169,12 +167,6 @@ class AllocationDelete(_ConsumerCommand, Command):
         self.change(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=parsed_args.consumer))
 
 
-def _compare(before: Consumer | None, uuid: str, named: int | None) -> None:
-    found = None if before is None else before.generation
-    if named is not None and named != found:
-        raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=named, found=found)
-
-
 def _description(before: Consumer | None, given: argparse.Namespace) -> dict[str, str]:
     """Return the project, user and type to write: those of the command line, else the present ones."""
     described = {}
@@ -202,9 +194,5 @@ def _without(consumer: Consumer, of: set[str] | None, classes: Sequence[str] | N
     return {provider: resources for provider, resources in left.items() if resources}
 
 
-def _rows(consumer: Consumer) -> list[tuple[Any, ...]]:
-    described: tuple[ShownValue, ...] = shown((consumer.project_id, consumer.user_id, consumer.consumer_type))
-    return [
-        (provider, ShownValue(part.generation), _Resources(part.resources), *described)
-        for provider, part in sorted(consumer.allocations.items())
-    ]
+def _shown_amounts(resources: Resources) -> ShownLines:
+    return ShownLines(resources, [", ".join(f"{name}={amount}" for name, amount in resources.items())])

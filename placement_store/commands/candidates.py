@@ -1,27 +1,19 @@
 """The sub-command `moorage allocation candidate list`."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from cliff.lister import Lister
 
 from moorage.cli import group_options
-from moorage.cli.command import ShownValue, Table, argument
+from moorage.cli.command import ShownLines, Table, argument
 from moorage.messages import MAX_CANDIDATES, ListAllocationCandidates
 from moorage.model import AllocationCandidates, ResourceRequest
 from placement_store.commands.placement_command import PlacementCommand
 
 _COLUMNS = ("#", "allocation", "resource provider", "inventory used/capacity", "traits", "groups")
-
-
-class _Joined(ShownValue):
-    """Texts that a table shows in one line, joined by commas."""
-
-    def human_readable(self) -> str:
-        """Return the text for a table."""
-        return ",".join(self._value)
 
 
 class CandidateList(PlacementCommand, Lister):
@@ -60,10 +52,16 @@ def _rows(found: AllocationCandidates) -> Iterator[tuple[Any, ...]]:
             summary = found.provider_summaries[uuid]
             yield (
                 number,
-                _Joined([f"{name}={amount}" for name, amount in part.resources.items()]),
+                _joined(f"{name}={amount}" for name, amount in part.resources.items()),
                 uuid,
-                _Joined([f"{name}={summary.used.get(name, 0)}/{int(size)}" for name, size in summary.capacity.items()]),
-                _Joined(list(summary.traits)),
+                _joined(f"{name}={summary.used.get(name, 0)}/{int(size)}" for name, size in summary.capacity.items()),
+                _joined(summary.traits),
                 # Without the unsuffixed group.
-                _Joined([suffix for suffix, uuids in candidate.mappings.items() if uuid in uuids and suffix]),
+                _joined(suffix for suffix, uuids in candidate.mappings.items() if uuid in uuids and suffix),
             )
+
+
+def _joined(texts: Iterable[str]) -> ShownLines:
+    """Show texts in one line of a table, joined by commas."""
+    shown = list(texts)
+    return ShownLines(shown, [",".join(shown)])
