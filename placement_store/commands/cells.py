@@ -9,7 +9,6 @@ from typing import Any
 
 from cliff.lister import Lister
 from cliff.show import ShowOne
-from oslo_config import cfg
 
 from moorage import errors, ids
 from moorage.addresses import mask_url
@@ -35,11 +34,8 @@ _COLUMNS = ("name", "uuid", "transport_url", "database_connection")
 
 
 def _row(cell: Cell) -> tuple[Any, ...]:
-    return shown((cell.name, cell.uuid, _masked(cell.transport_url), _masked(cell.database_connection)))
-
-
-def _masked(url: str | None) -> str | None:
-    return None if url is None else mask_url(url)
+    urls = (url and mask_url(url) for url in (cell.transport_url, cell.database_connection))
+    return shown((cell.name, cell.uuid, *urls))
 
 
 def _name(text: str) -> str:
@@ -75,7 +71,7 @@ class CellCreate(Configured, ShowOne):
         database = _database(self)
         _require_bus(self, parsed_args.transport_url)
         # Create the tables first (they may exist already): a listed cell must be able to serve.
-        _create_tables(self.conf, parsed_args.name, parsed_args)
+        upgrade(cell_place(self.conf, parsed_args.name, parsed_args.database_connection, parsed_args.ddl_connection))
         cell = cells.create(
             database,
             name=parsed_args.name,
@@ -148,7 +144,7 @@ class CellSet(Configured, ShowOne):
         cell = database.read(lambda connection: cells.by_name(connection, parsed_args.cell))
         _require_bus(self, parsed_args.transport_url)
         if "database_connection" in changed:
-            _create_tables(self.conf, cell.name, parsed_args)
+            upgrade(cell_place(self.conf, cell.name, parsed_args.database_connection, parsed_args.ddl_connection))
         return _COLUMNS, _row(cells.change(database, cell.uuid, **changed))
 
 
@@ -192,10 +188,6 @@ def _require_database_connection(given: argparse.Namespace) -> None:
         raise errors.InvalidRequest(
             path="command line", reason="--ddl-connection needs --database-connection: it is of the same database"
         )
-
-
-def _create_tables(conf: cfg.ConfigOpts, name: str, given: argparse.Namespace) -> None:
-    upgrade(cell_place(conf, name, given.database_connection or None, given.ddl_connection))
 
 
 def _database(command: Any) -> Database:

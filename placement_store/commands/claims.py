@@ -72,17 +72,8 @@ class ClaimReconciled(Configured, Lister):
         """Return one row per claim."""
         columns = ("consumer", "claim", "owner", "outcome", "reason", "age")
         return columns, [
-            shown(
-                (
-                    action.consumer_uuid,
-                    action.claim_id,
-                    action.owner,
-                    action.outcome,
-                    action.reason or None,
-                    ShownAge(action.age),
-                )
-            )
-            for action in self.client("placement").call(ListReconciled())
+            shown((one.consumer_uuid, one.claim_id, one.owner, one.outcome, one.reason or None, ShownAge(one.age)))
+            for one in self.client("placement").call(ListReconciled())
         ]
 
 
