@@ -51,13 +51,9 @@ def plan_entry(placement: MessageClient, entry: Entry, search_steps: int, *, aga
     """
     before = {named: _find_if_there(placement, named) for named in entry.reshape.named}
     # Repeating the same file must not move the same amounts twice.
-    if not again:
-        change = _NetChange(entry.reshape, before)
-        if change.has_arrived and change.is_proof:
-            return EntryOutcome(entry, MOVED_BEFORE, before)
-        if change.has_arrived:
-            reason = "the entry may be done already, because the destination has this amount; see --again"
-            return EntryOutcome(entry, REFUSED, before, reason=reason)
+    if not again and (state := _state_by_totals(entry.reshape, before)) is not None:
+        reason = "the entry may be done already, because the destination has this amount; see --again"
+        return EntryOutcome(entry, state, before, reason=reason if state == REFUSED else None)
     try:
         plan = placement.call(PlanReshape(**_request_fields(entry, search_steps)))
     except _STOPPING:
@@ -73,41 +69,32 @@ def _find_if_there(placement: MessageClient, named: str) -> ResourceProvider | N
     return None
 
 
-class _NetChange:
-    """The net change of an entry to each inventory, compared with the present totals.
+def _state_by_totals(reshape: HostReshape, before: Named) -> str | None:
+    """Compare the net change of an entry to each inventory with the present totals; null if it is not done yet.
 
-    The store's stored answers would show whether the entry was carried out, but they expire; the totals do not.
+    It is moved before if only this move explains the totals: a source lacks the amount, or the file creates all
+    targets. It is refused if the targets have at least the amounts to be moved for another reason, too. The store's
+    stored answers would show whether the entry was carried out, but they expire; the totals do not.
     """
-
-    def __init__(self, reshape: HostReshape, before: Named) -> None:
-        net: Counter[tuple[str, str]] = Counter()
-        for move in reshape.instructions:
-            for class_name, amount in move.moved_resources.items():
-                net[_key(move.from_resource_provider, before), class_name] -= amount
-                net[_key(move.to_resource_provider, before), class_name] += amount
-        self._gained = {place: amount for place, amount in net.items() if amount > 0}
-        self._lost = {place: -amount for place, amount in net.items() if amount < 0}
-        self._described = {_key(child.uuid or child.name, before) for child in reshape.providers}
-        self._totals = {
+    totals = Counter(
+        {
             (provider.uuid, class_name): inventory.total
             for provider in before.values()
             if provider is not None
             for class_name, inventory in provider.inventories.items()
         }
-
-    @property
-    def has_arrived(self) -> bool:
-        """True if the targets have at least the amounts to be moved."""
-        return bool(self._gained) and all(self._total(place) >= amount for place, amount in self._gained.items())
-
-    @property
-    def is_proof(self) -> bool:
-        """True if only this move explains the totals: a source lacks the amount, or the file creates all targets."""
-        is_taken = any(self._total(place) < amount for place, amount in self._lost.items())
-        return is_taken or all(provider in self._described for provider, _ in self._gained)
-
-    def _total(self, place: tuple[str, str]) -> int:
-        return self._totals.get(place, 0)
+    )
+    net: Counter[tuple[str, str]] = Counter()
+    for move in reshape.instructions:
+        for class_name, amount in move.moved_resources.items():
+            net[_key(move.from_resource_provider, before), class_name] -= amount
+            net[_key(move.to_resource_provider, before), class_name] += amount
+    gained, lost = +net, -net
+    if not gained or not gained <= totals:
+        return None
+    described = {_key(child.uuid or child.name, before) for child in reshape.providers}
+    is_proof = not lost <= totals or all(provider in described for provider, _ in gained)
+    return MOVED_BEFORE if is_proof else REFUSED
 
 
 def _key(named: str, before: Named) -> str:
