@@ -29,14 +29,14 @@ class YamlDocument:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        loader = yaml.SafeLoader(self._text())
+        text = self._text()
         try:
-            node = loader.get_single_node()
+            node = yaml.compose(text, yaml.SafeLoader)
             if node is None:
                 raise self.fault(1, "the file is empty")
             self._refuse_loops_and_doubles(node, ())
             #: The content, as builtins.
-            self.data: Any = loader.construct_document(node)
+            self.data: Any = yaml.SafeLoader("").construct_document(node)
             self._node = node
         except yaml.MarkedYAMLError as fault:
             mark = fault.problem_mark or fault.context_mark
@@ -44,8 +44,6 @@ class YamlDocument:
             raise self.fault(line, fault.problem or str(fault)) from None
         except RecursionError:
             raise self.fault(1, "it is nested too deeply") from None
-        finally:
-            loader.dispose()
 
     def fault(self, line: int, reason: str) -> errors.InvalidRequest:
         """Build the error for a line of the file."""
