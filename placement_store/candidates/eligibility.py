@@ -40,11 +40,9 @@ def root_qualifies(root: CandidateProvider, request: ResourceRequest) -> bool:
 def serves_group(provider: CandidateProvider, group: ResourceGroup, ancestry: Ancestry) -> bool:
     """Return whether a provider can serve a whole suffixed group."""
     return (
-        _in_tree(provider, group, ancestry)
-        and provider.traits.isdisjoint(group.forbidden)
+        _is_allowed(provider, provider.aggregates, group, ancestry)
         and provider.traits.issuperset(group.required)
         and not any(provider.traits.isdisjoint(wanted) for wanted in group.any_of)
-        and _is_member(provider.aggregates, group)
         and all(has_room(provider, name, amount) for name, amount in group.resources.items())
     )
 
@@ -57,11 +55,7 @@ def serves_part(provider: CandidateProvider, group: ResourceGroup, ancestry: Anc
     if group.in_tree is not None and provider.root_uuid != ancestry.anchor:
         return False
     aggregates = provider.aggregates | ancestry.aggregates_of_root.get(provider.root_uuid, frozenset())
-    return (
-        _in_tree(provider, group, ancestry)
-        and provider.traits.isdisjoint(group.forbidden)
-        and _is_member(aggregates, group)
-    )
+    return _is_allowed(provider, aggregates, group, ancestry)
 
 
 def has_room(provider: CandidateProvider, name: str, amount: int) -> bool:
@@ -81,11 +75,13 @@ def room(inventory: InventoryRow) -> int:
     return min(int(inventory.capacity // 1) - inventory.used, inventory.max_unit)
 
 
-def _in_tree(provider: CandidateProvider, group: ResourceGroup, ancestry: Ancestry) -> bool:
-    return group.in_tree is None or provider.root_uuid == ancestry.root_of.get(group.in_tree)
-
-
-def _is_member(aggregates: frozenset[str], group: ResourceGroup) -> bool:
-    if not aggregates.isdisjoint(group.not_member_of):
-        return False
-    return not any(aggregates.isdisjoint(wanted) for wanted in group.member_of)
+def _is_allowed(
+    provider: CandidateProvider, aggregates: frozenset[str], group: ResourceGroup, ancestry: Ancestry
+) -> bool:
+    """Return whether neither its tree, nor its traits, nor these aggregates exclude a provider."""
+    return (
+        (group.in_tree is None or provider.root_uuid == ancestry.root_of.get(group.in_tree))
+        and provider.traits.isdisjoint(group.forbidden)
+        and aggregates.isdisjoint(group.not_member_of)
+        and not any(aggregates.isdisjoint(wanted) for wanted in group.member_of)
+    )
