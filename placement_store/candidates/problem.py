@@ -257,15 +257,8 @@ def _domains(request: SearchRequest, kinds: Sequence[_Kind], groups_of_subtree: 
 def _interchangeable(variables: Sequence[Variable], domains: Sequence[Mask]) -> list[Mask]:
     alike: dict[object, Mask] = {}
     keys = [
-        (
-            variable.suffix == UNSUFFIXED,
-            variable.demands,
-            variable.apart,
-            variable.subtrees,
-            variable.root_of_subtree,
-            domain,
-        )
-        for variable, domain in zip(variables, domains, strict=True)
+        (one.suffix == UNSUFFIXED, one.demands, one.apart, one.subtrees, one.root_of_subtree, domain)
+        for one, domain in zip(variables, domains, strict=True)
     ]
     for number, key in enumerate(keys):
         alike[key] = alike.get(key, 0) | 1 << number
