@@ -2,9 +2,10 @@
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from moorage import errors
-from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceGroup, ResourceRequest
+from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceRequest
 from placement_store.candidates.bounds import is_infeasible, narrow_subtrees
 from placement_store.candidates.eligibility import Ancestry, root_qualifies, serves_group
 from placement_store.candidates.problem import Problem, SearchRequest, compile_problem, members
@@ -43,7 +44,11 @@ def search(
     if not root_qualifies(root, request):
         return
     if len(tree.providers) == 1 and not tree.sharing and request.groups.keys() == {UNSUFFIXED}:
-        yield from _of_flat_host(tree, request.groups[UNSUFFIXED])
+        # Most hosts are like this: there is only one possible candidate, which needs no search.
+        group = request.groups[UNSUFFIXED]
+        if serves_group(root, group, Ancestry.of(tree)):
+            allocations = {root.uuid: ProviderAmounts(resources=dict(group.resources))}
+            yield AllocationRequest(allocations=allocations, mappings={UNSUFFIXED: (root.uuid,)})
         return
     budget = budget or SearchBudget()
     with budget.running():
@@ -59,20 +64,11 @@ def search(
         yield candidate
 
 
-def search_one_of_each_tree(
-    tree: HostTree,
-    request: ResourceRequest,
-    *,
-    seed: int | None = None,
-    max_steps: int = MAX_STEPS,
-    budget: SearchBudget | None = None,
-    folds: bool = True,
-    compiled: SearchRequest | None = None,
-) -> Iterator[AllocationRequest]:
+def search_one_of_each_tree(tree: HostTree, request: ResourceRequest, **options: Any) -> Iterator[AllocationRequest]:
     """Yield the candidates that take at most one provider of each tree; one may come more than once.
 
     Clients from before nested providers expect these. The tree is searched once for each provider: otherwise the cross
-    product of a wide tree would be enumerated, and most of it discarded. See :func:`search` for the parameters and the
+    product of a wide tree would be enumerated, and most of it discarded. See :func:`search` for the options and the
     error; without a budget each provider has one of its own.
     """
     root_of = {provider.uuid: provider.root_uuid for provider in (*tree.providers, *tree.sharing)}
@@ -80,19 +76,10 @@ def search_one_of_each_tree(
     for taken in [provider for provider in tree.providers if provider.inventories] or [tree.root]:
         alone = [one if one is taken else replace(one, inventories={}) for one in tree.providers]
         one_provider = HostTree(alone, tree.sharing, tree.above_sharing)
-        for candidate in search(
-            one_provider, request, seed=seed, max_steps=max_steps, budget=budget, folds=folds, compiled=compiled
-        ):
+        for candidate in search(one_provider, request, **options):
             roots = {root_of[uuid] for uuid in candidate.allocations}
             if len(roots) == len(candidate.allocations):
                 yield candidate
-
-
-def _of_flat_host(tree: HostTree, group: ResourceGroup) -> Iterator[AllocationRequest]:
-    """Yield the only possible candidate of a host with one provider, without a search: most hosts are like this."""
-    if serves_group(tree.root, group, Ancestry.of(tree)):
-        allocations = {tree.root.uuid: ProviderAmounts(resources=dict(group.resources))}
-        yield AllocationRequest(allocations=allocations, mappings={UNSUFFIXED: (tree.root.uuid,)})
 
 
 @dataclass(slots=True)
