@@ -114,12 +114,6 @@ def _providers_of(connection: Connection, root_ids: Collection[int]) -> tuple[di
 # --- The providers themselves -----------------------------------------------------------------------------------------
 
 
-def trees(connection: Connection, names: ResourceClassNames, root_ids: Collection[int]) -> dict[int, HostTree]:
-    """Load the trees of these roots by the root's id, with the pools that share with them, without deleted roots."""
-    pools = Pools.read(connection)
-    return trees_of(connection, names, pools, Batch.of(connection, pools, root_ids), sorted(root_ids))
-
-
 def trees_of(
     connection: Connection, names: ResourceClassNames, pools: Pools, batch: Batch, root_ids: Sequence[int]
 ) -> dict[int, HostTree]:

@@ -4,14 +4,26 @@ Written only from Placement's rules, independently of the search; too slow for a
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+
+from sqlalchemy import Connection
 
 from moorage.model import ResourceGroup, ResourceRequest
 from placement_store.candidates import CandidateProvider, HostTree
+from placement_store.candidates.load import Batch, Pools, trees_of
+from placement_store.db.names import ResourceClassNames
 
 Amounts = frozenset[tuple[str, str, int]]
 #: For each group, the provider of each of its classes; a group without resources has one pair, with None.
 Serving = dict[str, list[tuple[CandidateProvider, str | None]]]
+
+
+def trees_in_the_store(
+    connection: Connection, names: ResourceClassNames, root_ids: Collection[int]
+) -> dict[int, HostTree]:
+    """Load the trees of these roots by the root's id, with the pools that share with them, without deleted roots."""
+    pools = Pools.read(connection)
+    return trees_of(connection, names, pools, Batch.of(connection, pools, root_ids), sorted(root_ids))
 
 
 def every_candidate(tree: HostTree, request: ResourceRequest) -> set[Amounts]:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, select, update
+from support.placement_store.candidate_enumeration import trees_in_the_store
 from support.scheduler.builders import host_row, instance_uuids
 from support.scheduler.rig import Rig
 from support.scheduler.trees import TRAITS, granular_requests, is_valid, providers_of_hosts
@@ -29,7 +30,6 @@ from moorage.model import (
     RequestSpec,
 )
 from placement_store import candidates
-from placement_store.candidates import load
 from placement_store.db.names import sync
 from placement_store.schema import METADATA, cells, resource_classes, resource_providers, traits
 from scheduler.view.provider_trees import FetchedProvider
@@ -106,7 +106,7 @@ def feasible(rig: Rig, request: RequestSpec) -> set[str]:
     def work(connection: Connection) -> set[str]:
         nodes = {host_row(number).compute_node_uuid: f"host{number}" for number in range(HOSTS)}
         query = select(resource_providers.c.id).where(resource_providers.c.uuid.in_(nodes))
-        trees = load.trees(connection, rig.names, list(connection.scalars(query)))
+        trees = trees_in_the_store(connection, rig.names, list(connection.scalars(query)))
         return {
             nodes[tree.root.uuid]
             for tree in trees.values()

@@ -11,13 +11,13 @@ from msgspec import structs
 from sqlalchemy import select
 from support.placement_store import hard_searches
 from support.placement_store.builders import Store, executed
-from support.placement_store.candidate_enumeration import every_candidate
+from support.placement_store.candidate_enumeration import every_candidate, trees_in_the_store
 from support.placement_store.candidate_strategies import host_trees, is_valid, requests
 
 from moorage import errors, ids
 from moorage.messages import EnsureTrait, ListAllocationCandidates, SetAggregates, SetTraits
 from moorage.model import AllocationCandidates, Inventory, ProviderSummary, ResourceGroup, ResourceRequest
-from placement_store.candidates import HostTree, listing, load
+from placement_store.candidates import HostTree, listing
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.tree import SHARES
 from placement_store.schema import inventories, resource_providers
@@ -212,7 +212,7 @@ def test_many_trees_are_loaded_in_as_many_statements_as_two(store: Store) -> Non
 
     def statements(number: int) -> int:
         with executed(store.database) as sent:
-            found = store.database.read(lambda connection: load.trees(connection, store.names, roots[:number]))
+            found = store.database.read(lambda connection: trees_in_the_store(connection, store.names, roots[:number]))
         assert len(found) == number
         return len(sent)
 
@@ -265,7 +265,7 @@ def test_the_listed_candidates_are_those_of_an_enumeration_and_can_be_claimed(
 ) -> None:
     uuids = stored(store, tree)
     asked = renamed(request, uuids)
-    trees = store.database.read(lambda c: load.trees(c, store.names, [r for (r,) in c.exec_driver_sql(ROOTS)]))
+    trees = store.database.read(lambda c: trees_in_the_store(c, store.names, [r for (r,) in c.exec_driver_sql(ROOTS)]))
     expected = set().union(*(every_candidate(one, asked) for one in trees.values()))
 
     found = amounts(ask(store, **structs.asdict(asked)))
