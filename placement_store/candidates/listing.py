@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import partial
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import structs
 from sqlalchemy import Connection, bindparam, select
@@ -36,18 +36,14 @@ _FIRST_STEPS, _FIRST_SHARE = 10_000, 1 / 16
 #: megabytes, while the number of candidates alone says little about the size, because a request may have many groups.
 MAX_ENTRIES = 1_000_000
 
-#: Runs a function of a connection in a read-only transaction and returns its result, such as ``Database.read``.
-Read = Callable[[Callable[[Connection], Any]], Any]
-
 
 @handles(ListAllocationCandidates)
 def _list_allocation_candidates(store: Store, message: ListAllocationCandidates) -> AllocationCandidates:
-    return list_candidates(store.read, store.classes, message.request, message.limit)
+    return list_candidates(store, message.request, message.limit)
 
 
 def list_candidates(
-    read: Read,
-    names: ResourceClassNames,
+    store: Store,
     request: ResourceRequest,
     limit: int,
     *,
@@ -62,7 +58,6 @@ def list_candidates(
     gives the same answer, unless ``rng`` is given: then trees come in random order, and so do providers that are
     equal for the request. No transaction is open while trees are searched.
 
-    :param read: runs a function of a connection in a separate transaction.
     :param one_of_each_tree: whether to leave out candidates that take more than one provider of a tree.
     :param rng: the random numbers that shuffle the answer.
     :param folds: whether to merge candidates that differ only in their mappings.
@@ -73,6 +68,7 @@ def list_candidates(
     :raises SearchBoundReached: nothing was found, and at least one tree was not searched to its end.
     """
     check(request, path="$.request")
+    read, names = store.read, store.classes
     resolved = read(lambda connection: _resolved(connection, request, names, in_order=rng is None))
     if resolved is None:
         return AllocationCandidates()
@@ -82,10 +78,10 @@ def list_candidates(
     find = partial(of_tree, request=request, seed=seed, folds=folds, compiled=SearchRequest(request))
     listing = _Listing(limit, find, budget or SearchBudget(), folds=folds)
     listing.add(trees)
-    batches = _batches(read, only, first) if rng is None else _shuffled_batches(read, only, rng)
+    batches = _batches(store, only, first) if rng is None else _shuffled_batches(store, only, rng)
     while not listing.is_full and (root_ids := next(batches, None)):
         listing.add(read(partial(_trees, names=names, needs=needs, pools=pools, root_ids=root_ids, rng=rng)))
-    listing.add_postponed()
+    listing.add(listing.postponed, first=False)
     return listing.answer()
 
 
@@ -108,7 +104,8 @@ def _resolved(
     """Read what the search needs, and the first trees; null if nothing can serve the request."""
     needs, pools = needs_of(connection, request), Pools.read(connection)
     placed = _in_trees(connection, request, pools)
-    if placed is None or not needs.can_be_met:
+    # An aggregate that does not exist has no members.
+    if placed is None or frozenset() in needs.aggregates:
         return None
     request, only = placed
     first = _next_roots(connection, 0, _FIRST_BATCH) if only is None and in_order else ()
@@ -130,7 +127,7 @@ class _Listing:
         self._folds = folds
         self._find = find
         self._budget = budget
-        self._postponed: list[HostTree] = []
+        self.postponed: list[HostTree] = []
         self._found: dict[Hashable, AllocationRequest] = {}
         self._entries = 0
         self._summaries: dict[str, ProviderSummary] = {}
@@ -140,26 +137,20 @@ class _Listing:
     def is_full(self) -> bool:
         return len(self._found) >= self._limit or self._entries >= MAX_ENTRIES
 
-    def add(self, trees: Collection[HostTree]) -> None:
-        """Take one candidate of each tree in turn."""
-        self._take_turns(trees, _FIRST_STEPS, self._postponed.append)
+    def add(self, trees: Collection[HostTree], *, first: bool = True) -> None:
+        """Take one candidate of each tree in turn.
 
-    def add_postponed(self) -> None:
-        """Search the trees that have used up their first share again, each with all of the remaining budget."""
-        self._take_turns(self._postponed, MAX_STEPS, None)
-
-    def _take_turns(
-        self, trees: Collection[HostTree], max_steps: int, postpone: Callable[[HostTree], None] | None
-    ) -> None:
-        turns = deque((tree, self._search(tree, max_steps, first=postpone is not None)) for tree in trees)
+        :param first: whether each tree gets its first share; otherwise each may use all of the remaining budget.
+        """
+        turns = deque((tree, self._search(tree, first=first)) for tree in trees)
         while turns and not self.is_full:
             tree, candidates = turns.popleft()
             try:
                 candidate = next(candidates, None)
             except errors.SearchBoundReached as fault:
                 # A tree that has used up its first share is only postponed: easier trees come first.
-                if postpone is not None and not self._budget.is_spent:
-                    postpone(tree)
+                if first and not self._budget.is_spent:
+                    self.postponed.append(tree)
                     continue
                 # The tree may still have candidates: an empty answer would be wrong now, see answer().
                 LOG.warning("A tree is skipped: %s", fault)
@@ -173,10 +164,10 @@ class _Listing:
                     self._take(tree, candidate)
                 turns.append((tree, candidates))
 
-    def _search(self, tree: HostTree, max_steps: int, *, first: bool) -> Iterator[AllocationRequest]:
+    def _search(self, tree: HostTree, *, first: bool) -> Iterator[AllocationRequest]:
         # A generator, so that the share is computed from the time that is left at the first turn of the tree.
         budget = self._budget.slice(_FIRST_SHARE) if first else self._budget
-        yield from self._find(tree, max_steps=max_steps, budget=budget)
+        yield from self._find(tree, max_steps=_FIRST_STEPS if first else MAX_STEPS, budget=budget)
 
     def answer(self) -> AllocationCandidates:
         if self._bound_reached is not None and not self._found:
@@ -237,9 +228,9 @@ _NEXT_ROOTS = (
 )
 
 
-def _shuffled_batches(read: Read, only: Collection[int] | None, rng: Random) -> Iterator[Sequence[int]]:
+def _shuffled_batches(store: Store, only: Collection[int] | None, rng: Random) -> Iterator[Sequence[int]]:
     """Yield batches of all roots, or of ``only`` these, in random order; this reads the ids of all roots at once."""
-    ids = list(read(lambda connection: connection.scalars(_ROOTS).all())) if only is None else list(only)
+    ids = list(store.read(lambda connection: connection.scalars(_ROOTS).all())) if only is None else list(only)
     rng.shuffle(ids)
     start, size = 0, _FIRST_BATCH
     while batch := ids[start : start + size]:
@@ -247,7 +238,7 @@ def _shuffled_batches(read: Read, only: Collection[int] | None, rng: Random) -> 
         start, size = start + size, min(size * 2, _LARGEST_BATCH)
 
 
-def _batches(read: Read, only: Collection[int] | None, first: Sequence[int]) -> Iterator[Sequence[int]]:
+def _batches(store: Store, only: Collection[int] | None, first: Sequence[int]) -> Iterator[Sequence[int]]:
     """Yield batches of the ids of all roots after the ``first`` ones, or each id of ``only`` as a batch."""
     if only is not None:
         yield from ([root_id] for root_id in sorted(only))
@@ -255,7 +246,7 @@ def _batches(read: Read, only: Collection[int] | None, first: Sequence[int]) -> 
     batch, size = first, _FIRST_BATCH
     while batch:
         size = min(size * 2, _LARGEST_BATCH)
-        if batch := read(partial(_next_roots, last=batch[-1], size=size)):
+        if batch := store.read(partial(_next_roots, last=batch[-1], size=size)):
             yield batch
 
 

@@ -28,11 +28,6 @@ class Needs:
     traits: frozenset[frozenset[int]]
     aggregates: frozenset[frozenset[int]]
 
-    @property
-    def can_be_met(self) -> bool:
-        """True if an aggregate of each set exists; an aggregate that does not exist has no members."""
-        return frozenset() not in self.aggregates
-
 
 def needs_of(connection: Connection, request: ResourceRequest) -> Needs:
     """Derive the needs of a request.

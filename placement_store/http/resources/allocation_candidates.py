@@ -81,8 +81,7 @@ class CandidatesResource(Resource):
         """List allocation candidates, at most ``limit``, with summaries of their providers."""
         request = _request_of(call.query, call.version)
         found = listing.list_candidates(
-            self.store.read,
-            self.store.classes,
+            self.store,
             request,
             self._limit(call.query),
             one_of_each_tree=call.version < _TREES_SINCE,

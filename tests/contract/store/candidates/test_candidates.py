@@ -152,7 +152,7 @@ def test_a_random_order_lists_the_same_candidates_and_a_small_limit_reaches_many
 
     def drawn(seed: int, limit: int) -> list[str]:
         request = ResourceRequest(groups={"": ResourceGroup(resources=SMALL)})
-        found = listing.list_candidates(store.database.read, store.names, request, limit, rng=Random(seed))
+        found = listing.list_candidates(store.dispatcher, request, limit, rng=Random(seed))
         return [uuid for one in amounts(found) for uuid in one]
 
     assert sorted(drawn(1, 100)) == sorted(uuids)
@@ -351,7 +351,7 @@ def test_one_request_has_one_budget_for_all_hosts_and_no_transaction_is_open_whi
     budget = SearchBudget(seconds=0.5, clock=clock)
 
     with pytest.raises(errors.SearchBoundReached):
-        listing.list_candidates(store.database.read, store.names, hard_searches.REQUEST, 1000, budget=budget)
+        listing.list_candidates(store.dispatcher, hard_searches.REQUEST, 1000, budget=budget)
 
     assert 0.5 <= budget.seconds < 0.51
     assert checked_out == {0}
@@ -367,7 +367,7 @@ def test_hosts_that_are_hard_to_search_do_not_hide_one_that_is_easy(store: Store
     looks = itertools.count()
     budget = SearchBudget(seconds=0.5, clock=lambda: next(looks) / 10_000)
 
-    found = listing.list_candidates(store.database.read, store.names, hard_searches.REQUEST, 1000, budget=budget)
+    found = listing.list_candidates(store.dispatcher, hard_searches.REQUEST, 1000, budget=budget)
 
     assert [set(one) for one in amounts(found)] == [{device}]
     assert next(looks) > 1000, "the search of the other hosts was short"
@@ -382,7 +382,7 @@ def test_the_amounts_and_mappings_of_an_answer_are_bounded_however_many_groups_t
     request = ResourceRequest(groups=groups, group_policy="none", same_subtree=(tuple(anywhere),))
     endless = SearchBudget(clock=lambda: 0.0)
 
-    found = listing.list_candidates(store.database.read, store.names, request, 100_000, budget=endless, folds=False)
+    found = listing.list_candidates(store.dispatcher, request, 100_000, budget=endless, folds=False)
 
     # Each of them has one amount, and one mapping for each group.
     assert len(found.allocation_requests) == math.ceil(listing.MAX_ENTRIES / 65)
@@ -395,6 +395,6 @@ def test_the_work_on_a_candidate_that_is_found_is_charged_to_the_budget(store: S
     request = ResourceRequest(groups={"": ResourceGroup(resources=SMALL)})
 
     # The only candidate of a host with one provider is found without a search.
-    assert listing.list_candidates(store.database.read, store.names, request, 1, budget=budget).allocation_requests
+    assert listing.list_candidates(store.dispatcher, request, 1, budget=budget).allocation_requests
 
     assert budget.seconds > 0
