@@ -4,22 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import os_resource_classes
 from oslo_config import cfg
-from sqlalchemy import (
-    URL,
-    Connection,
-    TableClause,
-    column,
-    create_engine,
-    exc,
-    inspect,
-    make_url,
-    select,
-    table,
-)
+from sqlalchemy import URL, Column, Connection, MetaData, Table, create_engine, exc, inspect, make_url, select
 
 from moorage import errors
 from moorage.messages.wire import decode
@@ -34,8 +23,11 @@ _SHOWN = 10
 _NO_TIME = "0000-00-00 00:00:00"
 
 
-def _table(name: str, columns: str) -> TableClause:
-    return table(name, *map(column, columns.split()))
+_METADATA = MetaData()
+
+
+def _table(name: str, columns: str) -> Table:
+    return Table(name, _METADATA, *(Column(column) for column in columns.split()))
 
 
 # Placement's tables since its release 6.0 (Xena), with the columns that are read.
@@ -53,10 +45,6 @@ _USERS = _table("users", "id external_id")
 _TYPES = _table("consumer_types", "id name")
 _CONSUMERS = _table("consumers", "uuid project_id user_id generation consumer_type_id created_at updated_at")
 _ALLOCATIONS = _table("allocations", "consumer_id resource_provider_id resource_class_id used")
-_ALL = (
-    *(_CLASSES, _TRAITS, _PROVIDERS, _INVENTORIES, _PROVIDER_TRAITS, _AGGREGATES, _PROVIDER_AGGREGATES),
-    *(_PROJECTS, _USERS, _TYPES, _CONSUMERS, _ALLOCATIONS),
-)
 
 
 def url_of(named: str) -> URL:
@@ -104,7 +92,7 @@ def read(url: URL) -> Content:
             with engine.connect() as connection:
                 if _is_sqlite(url):
                     connection.exec_driver_sql("BEGIN")  # by itself, the driver begins a transaction only for a write
-                return _content(connection)
+                return _Reading(connection).content()
         finally:
             engine.dispose()
     except (exc.SQLAlchemyError, ImportError) as fault:
@@ -116,58 +104,49 @@ def _is_sqlite(url: URL) -> bool:
     return url.get_backend_name() == "sqlite"
 
 
-def _content(connection: Connection) -> Content:
-    missing = {one.name for one in _ALL} - set(inspect(connection).get_table_names())
-    if missing:
-        reason = f"it has no table {min(missing)}: is it the database of Placement 6.0 (Xena) or later?"
-        raise errors.ConfigurationError(reason=f"the source: {reason}")
-    return _Reading(connection).content()
-
-
-class _Names(NamedTuple):
-    """The names of resource classes, traits and aggregates, and the uuids of providers, by their ids in the source."""
-
-    classes: Mapping[int, str]
-    traits: Mapping[int, str]
-    aggregates: Mapping[int, str]
-    providers: Mapping[int, str]
-
-
 class _Reading:
-    """Read one source, and collect the faults found so far."""
+    """Read one source, and collect the faults found so far.
+
+    :raises ConfigurationError: it lacks a table.
+    """
 
     def __init__(self, connection: Connection) -> None:
+        if missing := _METADATA.tables.keys() - set(inspect(connection).get_table_names()):
+            reason = f"it has no table {min(missing)}: is it the database of Placement 6.0 (Xena) or later?"
+            raise errors.ConfigurationError(reason=f"the source: {reason}")
         self._connection = connection
         self._faults: list[str] = []
-        self._names = _Names(
-            self._by_id(_CLASSES, "name", ResourceClassName),
-            self._by_id(_TRAITS, "name", TraitName),
-            self._by_id(_AGGREGATES, "uuid", Uuid),
-            self._by_id(_PROVIDERS, "uuid", Uuid),
-        )
+        self._times: dict[str, Times] = {}
+        # The names and uuids by their ids in the source.
+        self._classes = self._by_id(_CLASSES, "name", ResourceClassName)
+        self._traits = self._by_id(_TRAITS, "name", TraitName)
+        self._aggregates = self._by_id(_AGGREGATES, "uuid", Uuid)
+        self._uuids = self._by_id(_PROVIDERS, "uuid", Uuid)
 
     def content(self) -> Content:
         """Return the whole content.
 
         :raises ConfigurationError: some of it is not as Placement writes it.
         """
-        providers, times = self._providers()
+        providers = self._providers()
         inventories = self._inventories()
-        provider_traits = self._links(_PROVIDER_TRAITS, "trait_id", self._names.traits)
+        provider_traits = self._links(_PROVIDER_TRAITS, "trait_id", self._traits)
         allocations = self._allocations(inventories)
-        consumers, of_consumers = self._consumers({consumer for consumer, _, _ in allocations})
+        consumers = self._consumers({consumer for consumer, _, _ in allocations})
         read = Content(
-            resource_classes=dict.fromkeys(self._kept(self._names.classes, {name for _, name in inventories})),
-            traits=dict.fromkeys(self._kept(self._names.traits, {name for _, name in provider_traits})),
+            resource_classes=dict.fromkeys(self._kept(self._classes, {name for _, name in inventories})),
+            traits=dict.fromkeys(self._kept(self._traits, {name for _, name in provider_traits})),
             providers=providers,
             inventories=inventories,
             provider_traits=provider_traits,
-            provider_aggregates=self._links(_PROVIDER_AGGREGATES, "aggregate_id", self._names.aggregates),
+            provider_aggregates=self._links(_PROVIDER_AGGREGATES, "aggregate_id", self._aggregates),
             consumers=consumers,
             allocations=allocations,
-            times=times | of_consumers,
+            times=self._times,
         )
-        self._refuse_new_classes(read.resource_classes)
+        for name in sorted(read.resource_classes):
+            if not os_resource_classes.is_custom(name) and name not in os_resource_classes.STANDARDS:
+                self._fault(f"resource class {name} is not known here: install a newer os-resource-classes")
         if self._faults:
             shown = "; ".join(self._faults[:_SHOWN])
             more = f"; and {len(self._faults) - _SHOWN} more" if len(self._faults) > _SHOWN else ""
@@ -176,13 +155,11 @@ class _Reading:
 
     # --- Parts --------------------------------------------------------------------------------------------------------
 
-    def _providers(self) -> tuple[dict[str, ImportedProvider], dict[str, Times]]:
-        uuids = self._names.providers
+    def _providers(self) -> dict[str, ImportedProvider]:
         found: dict[str, ImportedProvider] = {}
-        times: dict[str, Times] = {}
         for row in self._rows(_PROVIDERS):
             where = f"resource provider {row.uuid}"
-            root, parent = uuids.get(row.root_provider_id), uuids.get(row.parent_provider_id)
+            root, parent = self._uuids.get(row.root_provider_id), self._uuids.get(row.parent_provider_id)
             if root is None:
                 self._fault(f"{where} has no root: run `placement-manage db online_data_migrations`")
             elif row.parent_provider_id is not None and parent is None:
@@ -190,10 +167,10 @@ class _Reading:
             else:
                 name = self._checked(NewName, row.name, f"the name of {where}")
                 found[row.uuid] = ImportedProvider(name, self._generation(row, where), parent, root)
-                times[row.uuid] = self._times(row, where)
+                self._read_times(row, where)
         self._check_trees(found)
         self._check_unique(Counter(one.name for one in found.values()), "resource providers named")
-        return found, times
+        return found
 
     def _check_trees(self, providers: Mapping[str, ImportedProvider]) -> None:
         for uuid, provider in providers.items():
@@ -207,7 +184,7 @@ class _Reading:
     def _inventories(self) -> dict[tuple[str, str], Inventory]:
         found = {}
         for row in self._rows(_INVENTORIES):
-            if key := self._pair(row, "resource_class_id", self._names.classes, "an inventory"):
+            if key := self._pair(row, "resource_class_id", self._classes, "an inventory"):
                 amounts = {name: getattr(row, name) for name in Inventory.__struct_fields__}
                 what = f"the inventory of {key[1]} of resource provider {key[0]}"
                 found[key] = inventory = self._checked(Inventory, amounts, what)
@@ -215,7 +192,7 @@ class _Reading:
                     self._fault(f"{what} is invalid: {reason}")
         return found
 
-    def _links(self, of: TableClause, to: str, names: Mapping[int, str]) -> dict[tuple[str, str], None]:
+    def _links(self, of: Table, to: str, names: Mapping[int, str]) -> dict[tuple[str, str], None]:
         pairs = (self._pair(row, to, names, f"a row of {of.name}") for row in self._rows(of))
         return dict.fromkeys(pair for pair in pairs if pair is not None)
 
@@ -223,7 +200,7 @@ class _Reading:
         found: dict[tuple[str, str, str], int] = {}
         for row in self._rows(_ALLOCATIONS):
             where = f"an allocation of consumer {row.consumer_id}"
-            pair = self._pair(row, "resource_class_id", self._names.classes, where)
+            pair = self._pair(row, "resource_class_id", self._classes, where)
             if pair is None:
                 continue
             key = (row.consumer_id, *pair)
@@ -234,7 +211,7 @@ class _Reading:
             found[key] = self._checked(Amount, row.used, f"the amount of {where}")
         return found
 
-    def _consumers(self, holding: set[str]) -> tuple[dict[str, ImportedConsumer], dict[str, Times]]:
+    def _consumers(self, holding: set[str]) -> dict[str, ImportedConsumer]:
         """Read the consumers with allocations: Placement deletes the others, but sometimes late."""
         projects, users, types = (
             # Consumers over RPC and HTTP may have such ids as well: nothing in the store is unique by them.
@@ -243,7 +220,6 @@ class _Reading:
             self._by_id(_TYPES, "name", ConsumerType),
         )
         found: dict[str, ImportedConsumer] = {}
-        times: dict[str, Times] = {}
         for row in self._rows(_CONSUMERS):
             if row.uuid not in holding:
                 continue
@@ -257,22 +233,17 @@ class _Reading:
                 self._fault(f"{where} has a project or a user that does not exist")
                 continue
             found[row.uuid] = ImportedConsumer(kind, project, user, self._generation(row, where))
-            times[row.uuid] = self._times(row, where)
+            self._read_times(row, where)
         for uuid in sorted(holding - found.keys()):
             self._fault(f"consumer {uuid} has no row: run `placement-manage db online_data_migrations`")
-        return found, times
-
-    def _refuse_new_classes(self, classes: Iterable[str]) -> None:
-        for name in sorted(classes):
-            if not os_resource_classes.is_custom(name) and name not in os_resource_classes.STANDARDS:
-                self._fault(f"resource class {name} is not known here: install a newer os-resource-classes")
+        return found
 
     # --- Rows and values ----------------------------------------------------------------------------------------------
 
-    def _rows(self, of: TableClause) -> Iterable[Any]:
+    def _rows(self, of: Table) -> Iterable[Any]:
         return self._connection.execute(select(*of.c))
 
-    def _by_id(self, of: TableClause, name: str, kind: Any) -> dict[int, str]:
+    def _by_id(self, of: Table, name: str, kind: Any) -> dict[int, str]:
         what = f"{name} of {of.name}"
         rows = [(row.id, self._checked(kind, getattr(row, name), what)) for row in self._rows(of)]
         self._check_unique(Counter(value for _, value in rows), f"rows of {of.name} with the {name}")
@@ -280,7 +251,7 @@ class _Reading:
 
     def _pair(self, row: Any, to: str, names: Mapping[int, str], what: str) -> tuple[str, str] | None:
         """Return the provider uuid and the linked name of an association row; null if one does not exist."""
-        provider, name = self._names.providers.get(row.resource_provider_id), names.get(getattr(row, to))
+        provider, name = self._uuids.get(row.resource_provider_id), names.get(getattr(row, to))
         if provider is None or name is None:
             number = row.resource_provider_id if provider is None else getattr(row, to)
             self._fault(f"{what} has a {'resource_provider_id' if provider is None else to} {number} without a row")
@@ -298,10 +269,10 @@ class _Reading:
         generation: int = self._checked(Generation, row.generation or 0, f"the generation of {where}")
         return generation
 
-    def _times(self, row: Any, where: str) -> Times:
-        """Return the times of a row; ``updated_at`` is null until the first update."""
+    def _read_times(self, row: Any, where: str) -> None:
+        """Read the times of a row; ``updated_at`` is null until the first update."""
         created = self._seconds(row.created_at, where)
-        return Times(created, self._seconds(row.updated_at, where) or created)
+        self._times[row.uuid] = Times(created, self._seconds(row.updated_at, where) or created)
 
     def _seconds(self, moment: datetime | str | None, where: str) -> float:
         """Return a time, which Placement writes in UTC, in seconds since 1970; an unknown one is 0.
