@@ -154,7 +154,17 @@ def _write_providers(connection: Connection, source: Content) -> dict[str, int]:
     pending = dict(source.providers)
     while pending:
         level = {uuid: one for uuid, one in pending.items() if one.parent is None or one.parent in ids}
-        rows = [_provider_row(uuid, one, source.times.get(uuid, _NEVER), ids) for uuid, one in level.items()]
+        rows = [
+            {
+                "uuid": uuid,
+                "name": one.name,
+                "generation": one.generation,
+                "root_provider_id": one.parent and ids[one.root],
+                "parent_provider_id": one.parent and ids[one.parent],
+                **source.times.get(uuid, _NEVER)._asdict(),
+            }
+            for uuid, one in level.items()
+        ]
         _insert(connection, resource_providers, rows)
         ids |= _ids(connection, resource_providers, level)
         if not all(one.parent for one in level.values()):
@@ -164,17 +174,6 @@ def _write_providers(connection: Connection, source: Content) -> dict[str, int]:
         for uuid in level:
             del pending[uuid]
     return ids
-
-
-def _provider_row(uuid: str, provider: ImportedProvider, times: Times, ids: Mapping[str, int]) -> dict[str, Any]:
-    return {
-        "uuid": uuid,
-        "name": provider.name,
-        "generation": provider.generation,
-        "root_provider_id": None if provider.parent is None else ids[provider.root],
-        "parent_provider_id": None if provider.parent is None else ids[provider.parent],
-        **times._asdict(),
-    }
 
 
 def _write_inventories(
