@@ -4,6 +4,7 @@ Each function is an argparse type: it takes the text of an argument, returns its
 """
 
 import argparse
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -44,19 +45,14 @@ def database_url(text: str) -> str:
     return text
 
 
-def resource_class(text: str) -> str:
-    """Check the form of a resource class's name; the class need not exist."""
-    return str(_checked(text, ResourceClassName, f"{text!r} is no resource class: A-Z, 0-9 and _ are its letters"))
+def _name_of(kind: Any, refusal: str) -> Callable[[str], str]:
+    """Return a function that checks the form of a name; what it names need not exist."""
+    return lambda text: str(_checked(text, kind, f"{text!r} {refusal}"))
 
 
-def trait(text: str) -> str:
-    """Check the form of a trait's name; the trait need not exist."""
-    return str(_checked(text, TraitName, f"{text!r} is no trait: A-Z, 0-9 and _ are its letters"))
-
-
-def name(text: str) -> str:
-    """Check the length of a name."""
-    return str(_checked(text, Name, f"{text!r} is no name: it has 1 to 255 characters"))
+resource_class = _name_of(ResourceClassName, "is no resource class: A-Z, 0-9 and _ are its letters")
+trait = _name_of(TraitName, "is no trait: A-Z, 0-9 and _ are its letters")
+name = _name_of(Name, "is no name: it has 1 to 255 characters")
 
 
 def members_on_host(text: str) -> int:

@@ -147,7 +147,7 @@ class InventoryClassSet(ProviderCommand, ShowOne):
             )
             for field in INVENTORY_FIELDS
         ),
-        argument("--generation", type=int, metavar="N", help="Change the provider only if it has this generation"),
+        GENERATION,
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
