@@ -56,9 +56,8 @@ def refusal_of(fault: errors.MoorageError, own: ErrorAnswers, path: Mapping[str,
 
     :param path: the fields of the request's path, which phrases may name in addition to the error's data.
     """
-    status, code, phrases = next(
-        table[kind] for table in (own, DEFAULT) for kind in type(fault).__mro__ if kind in table
-    )
+    kinds = type(fault).__mro__
+    status, code, phrases = next(table[kind] for table in (own, DEFAULT) for kind in kinds if kind in table)
     data = {**path, **fault.data}
     if isinstance(fault, errors.ConsumerGenerationConflict) and fault.found is None:
         data["found"] = "null"
@@ -113,7 +112,7 @@ def _page(described: Mapping[str, Any]) -> str:
 def _of_store(request: falcon.Request, response: falcon.Response, fault: errors.MoorageError, params: Any) -> None:
     if not isinstance(fault, errors.CallerError | errors.PlacementRefused | errors.StaleView | errors.TryAgain):
         LOG.warning("%s %s: %s", request.method, request.path, fault)
-    _refused(request, response, refusal_of(fault, request.context.get("error_status") or {}, params), params)
+    _refused(request, response, refusal_of(fault, request.context.get("answers") or {}, params), params)
 
 
 def _of_router(request: falcon.Request, response: falcon.Response, fault: falcon.HTTPError, params: Any) -> None:

@@ -85,7 +85,7 @@ class DeclaredOperation:
     #: The query parameters that the policy rule compares.
     target: Sequence[str] = ()
     #: The answers to errors of the store that differ from the default for this operation.
-    error_status: ErrorAnswers = field(default_factory=dict)
+    answers: ErrorAnswers = field(default_factory=dict)
 
     def __call__(self, work: Callable[Concatenate[N, Call, P], OperationResult]) -> Callable[..., None]:
         """Return the method that falcon calls, with the checks before ``work`` and the response after it."""
@@ -94,7 +94,7 @@ class DeclaredOperation:
         def responder(
             resource: N, request: falcon.Request, response: falcon.Response, *args: P.args, **path: P.kwargs
         ) -> None:
-            request.context.error_status = self.error_status
+            request.context.answers = self.answers
             with (
                 context.bound(
                     deadline=request.env.get(DEADLINE),

@@ -50,9 +50,7 @@ class AggregatesResource(ProviderScopedResource):
         "placement:resource_providers:aggregates:update",
         since=v("1.1"),
         body=_REPLACE_SCHEMAS,
-        error_status={
-            errors.ProviderGenerationConflict: ErrorAnswer(409, CONCURRENT_UPDATE, (Phrase.UPDATE_GENERATION,))
-        },
+        answers={errors.ProviderGenerationConflict: ErrorAnswer(409, CONCURRENT_UPDATE, (Phrase.UPDATE_GENERATION,))},
     )
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Replace the aggregates of a provider; before 1.19 its generation is neither compared nor bumped."""

@@ -74,9 +74,7 @@ class CandidatesResource(Resource):
 
     path = "/allocation_candidates"
 
-    @DeclaredOperation(
-        "placement:allocation_candidates:list", since=v("1.10"), query=_LIST_SCHEMAS, error_status=_BAD_QUERY
-    )
+    @DeclaredOperation("placement:allocation_candidates:list", since=v("1.10"), query=_LIST_SCHEMAS, answers=_BAD_QUERY)
     def on_get(self, call: Call) -> OperationResult:
         """List allocation candidates, at most ``limit``, with summaries of their providers."""
         request = _request_of(call.query, call.version)

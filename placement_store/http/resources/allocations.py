@@ -160,7 +160,7 @@ class AllocationsResource(Resource):
 
     path = "/allocations"
 
-    @DeclaredOperation("placement:allocations:manage", since=v("1.13"), body=_POST_SCHEMAS, error_status=_BAD_NAME)
+    @DeclaredOperation("placement:allocations:manage", since=v("1.13"), body=_POST_SCHEMAS, answers=_BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
         """Replace the allocations of these consumers, all in one transaction."""
         wanted = puts_of(call.body, call.version, self.settings)
@@ -195,7 +195,7 @@ class AllocationsOfConsumerResource(Resource):
             return OperationResult(body={"allocations": {}}, modified=time.time())
         return OperationResult(body=_shown(found, call.version), modified=found.updated_at)
 
-    @DeclaredOperation("placement:allocations:update", body=_PUT_SCHEMAS, error_status=_BAD_NAME_OF_ONE)
+    @DeclaredOperation("placement:allocations:update", body=_PUT_SCHEMAS, answers=_BAD_NAME_OF_ONE)
     def on_put(self, call: Call, consumer_uuid: str) -> OperationResult:
         """Replace the allocations of a consumer."""
         uuid = _required_uuid(consumer_uuid, "consumer")

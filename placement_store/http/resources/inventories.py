@@ -123,9 +123,7 @@ class InventoriesResource(_WithInventories):
         """List the inventories of a provider."""
         return self._shown(*self.present(uuid))
 
-    @DeclaredOperation(
-        "placement:resource_providers:inventories:create", body=_CREATE_SCHEMAS, error_status=_CREATE_ANSWERS
-    )
+    @DeclaredOperation("placement:resource_providers:inventories:create", body=_CREATE_SCHEMAS, answers=_CREATE_ANSWERS)
     def on_post(self, call: Call, uuid: str) -> OperationResult:
         """Create the inventory of one class; a generation in the body is ignored."""
         name = call.body["resource_class"]
@@ -138,7 +136,7 @@ class InventoriesResource(_WithInventories):
         return _one(provider, held[name], status=201, location=f"{path_of(uuid)}/inventories/{name}")
 
     @DeclaredOperation(
-        "placement:resource_providers:inventories:update", body=_REPLACE_SCHEMAS, error_status=_REPLACE_ANSWERS
+        "placement:resource_providers:inventories:update", body=_REPLACE_SCHEMAS, answers=_REPLACE_ANSWERS
     )
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Replace all inventories of a provider."""
@@ -177,9 +175,7 @@ class InventoryOfClassResource(_WithInventories):
             raise errors.InventoryNotFound(name=resource_class, provider_uuid=uuid)
         return _one(provider, held[resource_class])
 
-    @DeclaredOperation(
-        "placement:resource_providers:inventories:update", body=_UPDATE_SCHEMAS, error_status=_UPDATE_ANSWERS
-    )
+    @DeclaredOperation("placement:resource_providers:inventories:update", body=_UPDATE_SCHEMAS, answers=_UPDATE_ANSWERS)
     def on_put(self, call: Call, uuid: str, resource_class: str) -> OperationResult:
         """Replace the inventory of one class, which must exist."""
         generation = int(call.body["resource_provider_generation"])
@@ -195,7 +191,7 @@ class InventoryOfClassResource(_WithInventories):
             provider, held = self.after(message)
         return _one(provider, held[resource_class])
 
-    @DeclaredOperation("placement:resource_providers:inventories:delete", error_status=_DELETE_ANSWERS)
+    @DeclaredOperation("placement:resource_providers:inventories:delete", answers=_DELETE_ANSWERS)
     def on_delete(self, _call: Call, uuid: str, resource_class: str) -> OperationResult:
         """Delete the inventory of one class."""
         message = DeleteInventory(request_id=ids.fresh(), uuid=uuid, resource_class=resource_class)

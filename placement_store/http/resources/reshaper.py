@@ -45,7 +45,7 @@ class ReshaperResource(Resource):
 
     path = "/reshaper"
 
-    @DeclaredOperation("placement:reshaper:reshape", since=v("1.30"), body=_RESHAPE_SCHEMAS, error_status=_ANSWERS)
+    @DeclaredOperation("placement:reshaper:reshape", since=v("1.30"), body=_RESHAPE_SCHEMAS, answers=_ANSWERS)
     def on_post(self, call: Call) -> OperationResult:
         """Replace inventories of providers and allocations of consumers in one transaction."""
         wanted = _inventories(call)

@@ -49,7 +49,7 @@ class ResourceClassesResource(NamedResource):
         )
 
     @DeclaredOperation(
-        "placement:resource_classes:create", since=v("1.2"), body=_CREATE_SCHEMAS, error_status=_CREATE_ANSWERS
+        "placement:resource_classes:create", since=v("1.2"), body=_CREATE_SCHEMAS, answers=_CREATE_ANSWERS
     )
     def on_post(self, call: Call) -> OperationResult:
         """Create a custom resource class; 409 if it exists."""
@@ -71,7 +71,7 @@ class ResourceClassResource(NamedResource):
         return OperationResult(body=_represented(name, call), modified=time.time())
 
     @DeclaredOperation(
-        "placement:resource_classes:update", since=v("1.2"), body=_UPDATE_SCHEMAS, error_status=_UPDATE_ANSWERS
+        "placement:resource_classes:update", since=v("1.2"), body=_UPDATE_SCHEMAS, answers=_UPDATE_ANSWERS
     )
     def on_put(self, call: Call, name: str) -> OperationResult:
         """Create a custom resource class unless it exists; before 1.7, rename it."""
@@ -90,7 +90,7 @@ class ResourceClassResource(NamedResource):
         created = self._created(self.store.classes, name)
         return OperationResult(201 if created else 204, location=_path_of(name))
 
-    @DeclaredOperation("placement:resource_classes:delete", since=v("1.2"), error_status=_DELETE_ANSWERS)
+    @DeclaredOperation("placement:resource_classes:delete", since=v("1.2"), answers=_DELETE_ANSWERS)
     def on_delete(self, _call: Call, name: str) -> OperationResult:
         """Delete a custom resource class of which there is no inventory."""
         self._delete(self.store.classes, name, Phrase.STANDARD_CLASS)

@@ -146,7 +146,7 @@ class ResourceProvidersResource(Resource):
 
     path = "/resource_providers"
 
-    @DeclaredOperation("placement:resource_providers:list", query=_LIST_SCHEMAS, error_status=_LIST_ANSWERS)
+    @DeclaredOperation("placement:resource_providers:list", query=_LIST_SCHEMAS, answers=_LIST_ANSWERS)
     def on_get(self, call: Call) -> OperationResult:
         """List the providers that match all parameters of the query."""
         sent = call.query.last_values
@@ -208,7 +208,7 @@ class ResourceProviderResource(ProviderScopedResource):
         provider, _ = self.present(uuid)
         return OperationResult(body=represented(provider, call), modified=provider.updated_at)
 
-    @DeclaredOperation("placement:resource_providers:update", body=_UPDATE_SCHEMAS, error_status=_UPDATE_ANSWERS)
+    @DeclaredOperation("placement:resource_providers:update", body=_UPDATE_SCHEMAS, answers=_UPDATE_ANSWERS)
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Rename a provider and, from 1.14, set its first parent; from 1.37, change or remove its parent."""
         parent: str | UnsetType | None = call.body.get("parent_provider_uuid", UNSET)
@@ -231,7 +231,7 @@ class ResourceProviderResource(ProviderScopedResource):
         provider = self.store.once_without_id(work)
         return OperationResult(body=represented(provider, call), modified=provider.updated_at)
 
-    @DeclaredOperation("placement:resource_providers:delete", error_status=_DELETE_ANSWERS)
+    @DeclaredOperation("placement:resource_providers:delete", answers=_DELETE_ANSWERS)
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Delete a provider with its inventories, traits and aggregates."""
         message = DeleteResourceProvider(request_id=ids.fresh(), uuid=uuid)

@@ -57,7 +57,7 @@ class TraitResource(NamedResource):
     @DeclaredOperation(
         "placement:traits:delete",
         since=v("1.6"),
-        error_status={errors.NameInUse: ErrorAnswer(409, phrases=(Phrase.TRAIT_IN_USE,))},
+        answers={errors.NameInUse: ErrorAnswer(409, phrases=(Phrase.TRAIT_IN_USE,))},
     )
     def on_delete(self, _call: Call, name: str) -> OperationResult:
         """Delete a custom trait that no provider has."""
@@ -122,7 +122,7 @@ class ProviderTraitsResource(ProviderScopedResource):
         "placement:resource_providers:traits:update",
         since=v("1.6"),
         body=_REPLACE_SCHEMAS,
-        error_status={
+        answers={
             errors.TraitNotFound: ErrorAnswer(400, phrases=(Phrase.NO_SUCH_TRAIT,)),
             errors.ProviderGenerationConflict: ErrorAnswer(409, CONCURRENT_UPDATE, (Phrase.UPDATE_GENERATION,)),
         },
