@@ -14,6 +14,7 @@ _IN = "in:"
 _FORBIDDEN_TRAITS_SINCE, _ANY_TRAIT_SINCE = v("1.22"), v("1.39")
 _REPEATED_AGGREGATES_SINCE, _FORBIDDEN_AGGREGATES_SINCE = v("1.24"), v("1.32")
 _MORE_THAN_ANY_INVENTORY = 2**60
+_BAD_REQUIRED = (Phrase.INVALID_QUERY, Phrase.BAD_REQUIRED)
 _UUID = re.compile(r"(?:urn:uuid:)?\{?[0-9A-Fa-f-]+\}?")
 
 
@@ -112,6 +113,8 @@ def traits(texts: Sequence[str], version: Version) -> tuple[Names, Alternatives,
 
     :raises HTTPRefusal: 400, a value is malformed.
     """
+    may_forbid = version >= _FORBIDDEN_TRAITS_SINCE
+    example = f"HW_CPU_X86_VMX,{'!' if may_forbid else ''}CUSTOM_MAGIC"
     required: list[str] = []
     either: list[Names] = []
     forbidden: list[str] = []
@@ -122,9 +125,10 @@ def traits(texts: Sequence[str], version: Version) -> tuple[Names, Alternatives,
         for one in (part.strip() for part in text.split(",")):
             name = one.lstrip("!")
             if not name:
-                raise _bad_traits(text, version)
-            if name != one and version < _FORBIDDEN_TRAITS_SINCE:
-                raise _bad_traits(text, version, Phrase.GOT, sentence="no trait can be forbidden before 1.22")
+                raise _bad(f"a trait is missing in {text}", *_BAD_REQUIRED, example=example)
+            if name != one and not may_forbid:
+                sentence = "no trait can be forbidden before 1.22"
+                raise _bad(sentence, *_BAD_REQUIRED, Phrase.GOT, example=example, sent=text)
             (required if name == one else forbidden).append(name)
     return _distinct(required), tuple(either), _distinct(forbidden)
 
@@ -134,19 +138,11 @@ def _any_traits(text: str, version: Version) -> Names:
         raise _bad("all are required", Phrase.INVALID_QUERY, Phrase.ANY_TRAITS_TOO_OLD, Phrase.GOT, sent=text)
     found = _distinct(part.strip() for part in text.removeprefix(_IN).split(","))
     if not all(found):
-        raise _bad_traits(text, version, example="in:HW_CPU_X86_VMX,CUSTOM_MAGIC")
+        example = "in:HW_CPU_X86_VMX,CUSTOM_MAGIC"
+        raise _bad(f"a trait is missing in {text}", *_BAD_REQUIRED, example=example)
     if any(name.startswith("!") for name in found):
         raise _bad("none of these can be forbidden", Phrase.INVALID_QUERY, Phrase.GOT, sent=text)
     return found
-
-
-def _bad_traits(
-    text: str, version: Version, *more: Phrase, example: str | None = None, sentence: str | None = None
-) -> HTTPRefusal:
-    forbids = "!" if version >= _FORBIDDEN_TRAITS_SINCE else ""
-    example = example or f"HW_CPU_X86_VMX,{forbids}CUSTOM_MAGIC"
-    sentence = sentence or f"a trait is missing in {text}"
-    return _bad(sentence, Phrase.INVALID_QUERY, Phrase.BAD_REQUIRED, *more, example=example, sent=text)
 
 
 def _distinct(names: Iterable[str]) -> Names:
