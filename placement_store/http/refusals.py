@@ -1,6 +1,7 @@
 """Refusals of requests: a status, a code for clients, and a sentence for people."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from placement_store.http.phrases import Phrase
@@ -26,28 +27,19 @@ class ErrorAnswer(NamedTuple):
     phrases: tuple[Phrase, ...] = ()
 
 
+@dataclass(eq=False)
 class HTTPRefusal(Exception):
-    """A request that is answered with an error document.
+    """A request that is answered with an error document."""
 
-    :param status: the HTTP status.
-    :param detail: the fault, in a sentence for people.
-    :param code: the code for clients, from 1.23.
-    :param headers: further headers of the answer.
-    :param extra: further fields of the document.
-    """
+    #: The HTTP status.
+    status: int
+    #: The fault, in a sentence for people.
+    detail: str
+    #: The code for clients, from 1.23.
+    code: str = UNDEFINED
+    #: Further headers of the answer, and further fields of the document.
+    headers: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    extra: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
-    def __init__(
-        self,
-        status: int,
-        detail: str,
-        code: str = UNDEFINED,
-        *,
-        headers: Mapping[str, str] | None = None,
-        extra: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-        self.code = code
-        self.headers = headers or {}
-        self.extra = extra or {}
+    def __str__(self) -> str:
+        return self.detail
