@@ -1,30 +1,21 @@
 """Decide which providers can serve which groups of a request, each provider considered by itself."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from moorage.model import ResourceGroup, ResourceRequest
 from placement_store.candidates.tree import CandidateProvider, HostTree
 from placement_store.providers.rows import InventoryRow
 
 
-@dataclass(frozen=True, slots=True)
 class Ancestry:
-    """The roots of a host's providers and their aggregates, which count for their whole trees."""
+    """The roots of the providers of a host's tree and of the pools that share with it.
 
-    anchor: str
-    root_of: Mapping[str, str]
-    aggregates_of_root: Mapping[str, frozenset[str]]
+    The aggregates of a root count for its whole tree.
+    """
 
-    @classmethod
-    def of(cls, tree: HostTree) -> "Ancestry":
-        """Return the ancestry of a host's tree and of the pools that share with it."""
+    def __init__(self, tree: HostTree) -> None:
         known = [*tree.providers, *tree.above_sharing, *tree.sharing]
-        return cls(
-            anchor=tree.root.root_uuid,
-            root_of={provider.uuid: provider.root_uuid for provider in known},
-            aggregates_of_root={p.uuid: p.aggregates for p in known if p.uuid == p.root_uuid},
-        )
+        self.anchor = tree.root.root_uuid
+        self.root_of = {provider.uuid: provider.root_uuid for provider in known}
+        self.aggregates_of_root = {p.uuid: p.aggregates for p in known if p.uuid == p.root_uuid}
 
 
 def root_qualifies(root: CandidateProvider, request: ResourceRequest) -> bool:

@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import NamedTuple
@@ -76,7 +77,7 @@ def list_candidates(
     of_tree = search_one_of_each_tree if one_of_each_tree else search
     seed = None if rng is None else rng.getrandbits(32)
     find = partial(of_tree, request=request, seed=seed, folds=folds, compiled=SearchRequest(request))
-    listing = _Listing(limit, find, budget or SearchBudget(), folds=folds)
+    listing = _Listing(limit, find, budget or SearchBudget(), folds)
     listing.add(trees)
     batches = _batches(store, only, first) if rng is None else _shuffled_batches(store, only, rng)
     while not listing.is_full and (root_ids := next(batches, None)):
@@ -113,6 +114,7 @@ def _resolved(
     return _ResolvedRequest(request, needs, pools, only, first, trees)
 
 
+@dataclass
 class _Listing:
     """Collect candidates, each once, until there are enough.
 
@@ -120,22 +122,19 @@ class _Listing:
     trees have had their share, so that a tree that is hard to search does not displace the easy ones.
     """
 
-    def __init__(
-        self, limit: int, find: Callable[..., Iterator[AllocationRequest]], budget: SearchBudget, *, folds: bool
-    ) -> None:
-        self._limit = limit
-        self._folds = folds
-        self._find = find
-        self._budget = budget
-        self.postponed: list[HostTree] = []
-        self._found: dict[Hashable, AllocationRequest] = {}
-        self._entries = 0
-        self._summaries: dict[str, ProviderSummary] = {}
-        self._bound_reached: errors.SearchBoundReached | None = None
+    limit: int
+    find: Callable[..., Iterator[AllocationRequest]]
+    budget: SearchBudget
+    folds: bool
+    postponed: list[HostTree] = field(default_factory=list)
+    found: dict[Hashable, AllocationRequest] = field(default_factory=dict)
+    entries: int = 0
+    summaries: dict[str, ProviderSummary] = field(default_factory=dict)
+    bound_reached: errors.SearchBoundReached | None = None
 
     @property
     def is_full(self) -> bool:
-        return len(self._found) >= self._limit or self._entries >= MAX_ENTRIES
+        return len(self.found) >= self.limit or self.entries >= MAX_ENTRIES
 
     def add(self, trees: Collection[HostTree], *, first: bool = True) -> None:
         """Take one candidate of each tree in turn.
@@ -149,30 +148,30 @@ class _Listing:
                 candidate = next(candidates, None)
             except errors.SearchBoundReached as fault:
                 # A tree that has used up its first share is only postponed: easier trees come first.
-                if first and not self._budget.is_spent:
+                if first and not self.budget.is_spent:
                     self.postponed.append(tree)
                     continue
                 # The tree may still have candidates: an empty answer would be wrong now, see answer().
                 LOG.warning("A tree is skipped: %s", fault)
-                self._bound_reached = fault
-                if self._budget.is_spent:
+                self.bound_reached = fault
+                if self.budget.is_spent:
                     return
                 continue
             # A tree without a further candidate leaves the queue.
             if candidate is not None:
-                with self._budget.running():
+                with self.budget.running():
                     self._take(tree, candidate)
                 turns.append((tree, candidates))
 
     def _search(self, tree: HostTree, *, first: bool) -> Iterator[AllocationRequest]:
         # A generator, so that the share is computed from the time that is left at the first turn of the tree.
-        budget = self._budget.slice(_FIRST_SHARE) if first else self._budget
-        yield from self._find(tree, max_steps=_FIRST_STEPS if first else MAX_STEPS, budget=budget)
+        budget = self.budget.slice(_FIRST_SHARE) if first else self.budget
+        yield from self.find(tree, max_steps=_FIRST_STEPS if first else MAX_STEPS, budget=budget)
 
     def answer(self) -> AllocationCandidates:
-        if self._bound_reached is not None and not self._found:
-            raise self._bound_reached
-        return AllocationCandidates(allocation_requests=tuple(self._found.values()), provider_summaries=self._summaries)
+        if self.bound_reached is not None and not self.found:
+            raise self.bound_reached
+        return AllocationCandidates(allocation_requests=tuple(self.found.values()), provider_summaries=self.summaries)
 
     def _take(self, tree: HostTree, candidate: AllocationRequest) -> None:
         amounts = frozenset(
@@ -180,15 +179,15 @@ class _Listing:
             for uuid, part in candidate.allocations.items()
             for name, amount in part.resources.items()
         )
-        mappings = () if self._folds else frozenset((name, frozenset(u)) for name, u in candidate.mappings.items())
+        mappings = () if self.folds else frozenset((name, frozenset(u)) for name, u in candidate.mappings.items())
         # A pool that serves the request alone is a candidate of every tree that it shares with, and of its own.
-        if (key := (amounts, mappings)) not in self._found:
-            self._found[key] = candidate
-            self._entries += len(amounts) + sum(len(uuids) for uuids in candidate.mappings.values())
-        if not candidate.allocations.keys() <= self._summaries.keys():
+        if (key := (amounts, mappings)) not in self.found:
+            self.found[key] = candidate
+            self.entries += len(amounts) + sum(len(uuids) for uuids in candidate.mappings.values())
+        if not candidate.allocations.keys() <= self.summaries.keys():
             everything = [*tree.providers, *tree.sharing, *tree.above_sharing]
             used = {provider.root_uuid for provider in everything if provider.uuid in candidate.allocations}
-            self._summaries |= {p.uuid: _summary(p) for p in everything if p.root_uuid in used}
+            self.summaries |= {p.uuid: _summary(p) for p in everything if p.root_uuid in used}
 
 
 def _summary(provider: CandidateProvider) -> ProviderSummary:

@@ -174,7 +174,7 @@ def compile_problem(
 
 def _serving(tree: HostTree, request: SearchRequest, budget: SearchBudget) -> Iterator[tuple[CandidateProvider, _Kind]]:
     """Yield the providers that can serve some variable: a host may have hundreds of devices, most of them alike."""
-    ancestry = Ancestry.of(tree)
+    ancestry = Ancestry(tree)
     kinds: dict[object, _Kind] = {}
     for provider in (*tree.providers, *tree.sharing):
         if request.demands_amounts and provider.inventories.keys().isdisjoint(request.classes):

@@ -46,7 +46,7 @@ def search(
     if len(tree.providers) == 1 and not tree.sharing and request.groups.keys() == {UNSUFFIXED}:
         # Most hosts are like this: there is only one possible candidate, which needs no search.
         group = request.groups[UNSUFFIXED]
-        if serves_group(root, group, Ancestry.of(tree)):
+        if serves_group(root, group, Ancestry(tree)):
             allocations = {root.uuid: ProviderAmounts(resources=dict(group.resources))}
             yield AllocationRequest(allocations=allocations, mappings={UNSUFFIXED: (root.uuid,)})
         return
