@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Select, select
 from moorage import errors
 from moorage.model import Inventory
 from placement_store.db import bulk, change_feed
-from placement_store.db.names import CUSTOM_NAMESPACE, ResourceClassNames, TraitNames
+from placement_store.db.names import CUSTOM_NAMESPACE, Names, ResourceClassNames, TraitNames
 from placement_store.importing.content import Content, ImportedConsumer, ImportedProvider, Times, differences
 from placement_store.providers.aggregates import numbers as provider_aggregate_ids
 from placement_store.schema import (
@@ -107,17 +107,17 @@ def write(connection: Connection, source: Content) -> None:
     if not differences(source, read(connection)):
         return
     check_empty(connection, source)
-    class_ids, trait_ids = _write_names(connection, source)
+    class_ids = _write_names(connection, ResourceClassNames, source.resource_classes)
+    trait_ids = _write_names(connection, TraitNames, source.traits)
     ids = _write_providers(connection, source)
     _write_inventories(connection, source, ids, class_ids)
-    rows = [{"resource_provider_id": ids[uuid], "trait_id": trait_ids[name]} for uuid, name in source.provider_traits]
-    _insert(connection, provider_traits, rows)
     aggregate_ids = provider_aggregate_ids(connection, {uuid for _, uuid in source.provider_aggregates})
-    rows = [
-        {"resource_provider_id": ids[provider], "aggregate_id": aggregate_ids[uuid]}
-        for provider, uuid in source.provider_aggregates
-    ]
-    _insert(connection, provider_aggregates, rows)
+    for table, column, linked, pairs in (
+        (provider_traits, "trait_id", trait_ids, source.provider_traits),
+        (provider_aggregates, "aggregate_id", aggregate_ids, source.provider_aggregates),
+    ):
+        rows = [{"resource_provider_id": ids[uuid], column: linked[name]} for uuid, name in pairs]
+        _insert(connection, table, rows)
     _write_allocations(connection, source, ids, class_ids)
     if found := differences(source, read(connection)):
         raise errors.ConfigurationError(
@@ -139,13 +139,10 @@ def check_empty(connection: Connection, source: Content) -> None:
             raise errors.ConfigurationError(reason=f"{reason}. It differs from the source in {found}")
 
 
-def _write_names(connection: Connection, source: Content) -> tuple[dict[str, int], dict[str, int]]:
-    """Create the missing names; return the ids of resource classes and of traits."""
-    found = []
-    for kind, names in ((ResourceClassNames, source.resource_classes), (TraitNames, source.traits)):
-        kind.create(connection, names.keys())
-        found.append(kind.require(connection, names.keys(), lock=True))
-    return found[0], found[1]
+def _write_names(connection: Connection, kind: type[Names], names: Mapping[str, None]) -> dict[str, int]:
+    """Create the missing names; return the ids of all."""
+    kind.create(connection, names.keys())
+    return kind.require(connection, names.keys(), lock=True)
 
 
 def _write_providers(connection: Connection, source: Content) -> dict[str, int]:
