@@ -116,8 +116,8 @@ def _of_store(request: falcon.Request, response: falcon.Response, fault: errors.
 
 
 def _of_router(request: falcon.Request, response: falcon.Response, fault: falcon.HTTPError, params: Any) -> None:
-    sentences = {404: "There is nothing at this path.", 405: f"The method {request.method} is {Phrase.METHOD.about()}."}
-    detail = sentences.get(fault.status_code) or fault.description or fault.title or ""
+    is_unknown = fault.status_code == http.HTTPStatus.NOT_FOUND
+    detail = "There is nothing at this path." if is_unknown else fault.description or fault.title or ""
     # No other header is parsed by falcon.
     if isinstance(fault, falcon.HTTPInvalidHeader):
         detail = before(detail, [Phrase.BAD_LENGTH])
