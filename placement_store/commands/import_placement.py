@@ -3,7 +3,6 @@
 import argparse
 import logging
 from contextlib import closing
-from typing import Any
 
 from cliff.lister import Lister
 
@@ -52,10 +51,9 @@ class DbImportPlacement(Configured, Lister):
             wanted = source.read(url)
             present = database.read_one_moment(store.read)
             result = _imported(database, wanted, present, dry_run=parsed_args.dry_run)
-        rows: list[tuple[Any, ...]] = [
+        return ("what", "in the source", "in the store", "result"), [
             (part.replace("_", " "), len(getattr(wanted, part)), len(getattr(present, part)), result) for part in PARTS
         ]
-        return ("what", "in the source", "in the store", "result"), rows
 
 
 def _imported(database: Database, wanted: Content, present: Content, *, dry_run: bool) -> str:

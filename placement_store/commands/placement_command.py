@@ -105,8 +105,7 @@ def find(placement: MessageClient, named: str) -> ResourceProvider:
 
     :raises ProviderNotFound: there is none.
     """
-    uuid = ids.canonical(named)
-    if uuid is not None:
+    if (uuid := ids.canonical(named)) is not None:
         return placement.call(GetResourceProvider(uuid=uuid))
     for provider in placement.call(ListResourceProviders(name=named)) if named else []:
         return provider
