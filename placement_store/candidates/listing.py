@@ -79,7 +79,9 @@ def list_candidates(
     find = partial(of_tree, request=request, seed=seed, folds=folds, compiled=SearchRequest(request))
     listing = _Listing(limit, find, budget or SearchBudget(), folds)
     listing.add(trees)
-    batches = _batches(store, only, first) if rng is None else _shuffled_batches(store, only, rng)
+    batches = _batches(store, first) if rng is None else _shuffled_batches(store, rng)
+    if only is not None:
+        batches = iter([[only]])
     while not listing.is_full and (root_ids := next(batches, None)):
         listing.add(read(partial(_trees, names=names, needs=needs, pools=pools, root_ids=root_ids, rng=rng)))
     listing.add(listing.postponed, first=False)
@@ -92,8 +94,8 @@ class _ResolvedRequest(NamedTuple):
     request: ResourceRequest
     needs: Needs
     pools: Pools
-    #: The only roots that can serve it; null if any root may.
-    only: Collection[int] | None
+    #: The only root that can serve it; null if any root may.
+    only: int | None
     #: The first batch of roots and those of their trees that meet the needs; only if any root may serve it, in order.
     first: Sequence[int]
     trees: Collection[HostTree]
@@ -227,9 +229,9 @@ _NEXT_ROOTS = (
 )
 
 
-def _shuffled_batches(store: Store, only: Collection[int] | None, rng: Random) -> Iterator[Sequence[int]]:
-    """Yield batches of all roots, or of ``only`` these, in random order; this reads the ids of all roots at once."""
-    ids = list(store.read(lambda connection: connection.scalars(_ROOTS).all())) if only is None else list(only)
+def _shuffled_batches(store: Store, rng: Random) -> Iterator[Sequence[int]]:
+    """Yield batches of all roots in random order; this reads the ids of all roots at once."""
+    ids = list(store.read(lambda connection: connection.scalars(_ROOTS).all()))
     rng.shuffle(ids)
     start, size = 0, _FIRST_BATCH
     while batch := ids[start : start + size]:
@@ -237,11 +239,8 @@ def _shuffled_batches(store: Store, only: Collection[int] | None, rng: Random) -
         start, size = start + size, min(size * 2, _LARGEST_BATCH)
 
 
-def _batches(store: Store, only: Collection[int] | None, first: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield batches of the ids of all roots after the ``first`` ones, or each id of ``only`` as a batch."""
-    if only is not None:
-        yield from ([root_id] for root_id in sorted(only))
-        return
+def _batches(store: Store, first: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield batches of the ids of all roots after the ``first`` ones."""
     batch, size = first, _FIRST_BATCH
     while batch:
         size = min(size * 2, _LARGEST_BATCH)
@@ -255,10 +254,10 @@ def _next_roots(connection: Connection, last: int, size: int) -> Sequence[int]:
 
 def _in_trees(
     connection: Connection, request: ResourceRequest, pools: Pools
-) -> tuple[ResourceRequest, Collection[int] | None] | None:
-    """Resolve ``in_tree`` of each group to a root; return the request and the only roots that can serve it.
+) -> tuple[ResourceRequest, int | None] | None:
+    """Resolve ``in_tree`` of each group to a root; return the request and the only root that can serve it.
 
-    The roots are null if any root may serve it. The result is null if no root can: for example, a tree does not exist.
+    The root is null if any root may serve it. The result is null if no root can: for example, a tree does not exist.
     """
     named = {group.in_tree for group in request.groups.values() if group.in_tree is not None}
     if not named:
@@ -284,4 +283,4 @@ def _in_trees(
     }
     if len(bound) > 1:
         return None
-    return structs.replace(request, groups=groups), bound or None
+    return structs.replace(request, groups=groups), next(iter(bound), None)
