@@ -42,7 +42,6 @@ class Call:
     """
 
     version: Version
-    caller: RequestContext
     root: str
     query: Query
     body: Any
@@ -186,7 +185,7 @@ class Resource:
         if takes_body:
             body = _decoded(_read(request, self.settings.max_body_bytes))
             declared.body.check(version, body, Phrase.INVALID_JSON)
-        return Call(version, request.context.caller, request.root_path, query, body)
+        return Call(version, request.root_path, query, body)
 
     @classmethod
     def methods(cls, version: Version | None = None) -> list[str]:
