@@ -38,9 +38,7 @@ class Place:
     ddl_url: str | None = None
 
 
-def cell_place(
-    conf: cfg.ConfigOpts, name: str, database_connection: str | None, ddl_connection: str | None = None
-) -> Place:
+def cell_place(conf: cfg.ConfigOpts, name: str, database_connection: str | None, ddl_connection: str | None) -> Place:
     """Return the place of a cell's records; a URL of null means the main database."""
     return Place("cell", database_connection or main_database(conf), name, ddl_connection)
 

@@ -108,9 +108,8 @@ class InventorySet(PlacementCommand, Lister):
         return [provider.uuid for provider in members]
 
     def _set(self, given: argparse.Namespace, named: str) -> ResourceProvider:
-        if given.generation is None:
-            return retry_on_stale_view(partial(self._set_once, given, named))
-        return self._set_once(given, named)
+        set_once = partial(self._set_once, given, named)
+        return retry_on_stale_view(set_once) if given.generation is None else set_once()
 
     def _set_once(self, given: argparse.Namespace, named: str) -> ResourceProvider:
         provider = find(self.placement, named)

@@ -83,11 +83,6 @@ def _worker_ended(_arbiter: Arbiter, worker: Any) -> None:
         multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
 
 
-def _worker_ends(_arbiter: Arbiter, _worker: Any) -> None:
-    """Send the last spans of this process."""
-    tracing.stop()
-
-
 class _FirstProcess(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     """gunicorn's first process; as for every service here, the first signal stops it, the second ends it at once."""
 
@@ -122,7 +117,8 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             # The socket of gunicorn's own control tool.
             "control_socket_disable": True,
             "child_exit": _worker_ended,
-            "worker_exit": _worker_ends,
+            # Sends the last spans of the process.
+            "worker_exit": lambda _arbiter, _worker: tracing.stop(),
         }
         for name, value in settings.items():
             self.cfg.set(name, value)
