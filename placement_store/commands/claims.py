@@ -2,7 +2,6 @@
 
 import argparse
 import socket
-from typing import Any
 
 from cliff.command import Command
 from cliff.lister import Lister
@@ -11,9 +10,6 @@ from moorage.cli import lists
 from moorage.cli.command import Configured, ListCommand, ShownAge, Table, argument, not_negative, shown
 from moorage.cli.serving import Serving
 from moorage.messages import ListClaims, ListReconciled
-from moorage.model.inspection import ClaimState
-
-_COLUMNS = ("consumer", "type", "claim", "node", "owner", "attempt", "host", "generation", "age")
 
 
 class ServePlacement(Serving, Command):
@@ -58,7 +54,23 @@ class ClaimList(ListCommand):
             unaccepted=parsed_args.unaccepted, older_than=parsed_args.older_than, residues=parsed_args.residues
         )
         most = None if parsed_args.sorted_by or parsed_args.marker is not None else parsed_args.limit
-        return _COLUMNS, [_row(claim) for claim in lists.claims(self.client("placement"), message, most=most)]
+        columns = ("consumer", "type", "claim", "node", "owner", "attempt", "host", "generation", "age")
+        return columns, [
+            shown(
+                (
+                    claim.consumer_uuid,
+                    claim.consumer_type,
+                    claim.claim_id,
+                    claim.node or claim.root_provider_uuid,
+                    claim.owner,
+                    claim.accepted_by,
+                    claim.accepted_host,
+                    claim.generation,
+                    ShownAge(claim.age),
+                )
+            )
+            for claim in lists.claims(self.client("placement"), message, most=most)
+        ]
 
 
 class ClaimReconciled(Configured, Lister):
@@ -75,19 +87,3 @@ class ClaimReconciled(Configured, Lister):
             shown((one.consumer_uuid, one.claim_id, one.owner, one.outcome, one.reason or None, ShownAge(one.age)))
             for one in self.client("placement").call(ListReconciled())
         ]
-
-
-def _row(claim: ClaimState) -> tuple[Any, ...]:
-    return shown(
-        (
-            claim.consumer_uuid,
-            claim.consumer_type,
-            claim.claim_id,
-            claim.node or claim.root_provider_uuid,
-            claim.owner,
-            claim.accepted_by,
-            claim.accepted_host,
-            claim.generation,
-            ShownAge(claim.age),
-        )
-    )
