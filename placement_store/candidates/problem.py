@@ -182,8 +182,7 @@ def _serving(tree: HostTree, request: SearchRequest, budget: SearchBudget) -> It
         budget.check()
         rows = tuple(provider.inventories.get(name) for name in request.classes)
         alike = rows, provider.root_uuid, provider.traits, provider.aggregates
-        kind = kinds.get(alike)
-        if kind is None:
+        if (kind := kinds.get(alike)) is None:
             kind = kinds[alike] = _kind_of(provider, rows, request, ancestry)
         if kind.serves:
             yield provider, kind

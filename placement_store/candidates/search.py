@@ -57,8 +57,7 @@ def search(
     while True:
         # The caller's work between two candidates is not counted.
         with budget.running():
-            state = next(solutions, None)
-            if state is None:
+            if (state := next(solutions, None)) is None:
                 return
             candidate = _allocation_request(problem, state)
         yield candidate
@@ -136,8 +135,7 @@ def _solutions(problem: Problem, what: str, max_steps: int) -> Iterator[State]:
     stack = [_Frame(start, _key(problem, start), iter([_propagated(problem, start)]))]
     while stack:
         frame = stack[-1]
-        state = next(frame.untried, None)
-        if state is None:
+        if (state := next(frame.untried, None)) is None:
             # All successors are searched: record the outcome, and pass it on to the previous state.
             stack.pop()
             if stack:
@@ -159,8 +157,7 @@ def _solutions(problem: Problem, what: str, max_steps: int) -> Iterator[State]:
             continue
         # A state that was searched earlier yields nothing new, but its outcome counts for the previous state.
         key = _key(problem, state)
-        outcome = memory.outcome(state, key)
-        if outcome is None:
+        if (outcome := memory.outcome(state, key)) is None:
             stack.append(_Frame(state, key, _successors(problem, state)))
         else:
             frame.solvable |= outcome

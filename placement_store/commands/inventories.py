@@ -98,8 +98,7 @@ class InventorySet(PlacementCommand, Lister):
         return ("resource_provider", "resource_class", *INVENTORY_FIELDS), rows
 
     def _members(self, named: str) -> list[str]:
-        aggregate = ids.canonical(named)
-        if aggregate is None:
+        if (aggregate := ids.canonical(named)) is None:
             raise errors.InvalidRequest(path="--aggregate", reason=f"{named!r} is not the uuid of an aggregate")
         asked = ListResourceProviders(matching=ResourceGroup(member_of=((aggregate,),)))
         members = lists.providers(self.placement, asked)

@@ -31,8 +31,7 @@ class YamlDocument:
         self._path = path
         text = self._text()
         try:
-            node = yaml.compose(text, yaml.SafeLoader)
-            if node is None:
+            if (node := yaml.compose(text, yaml.SafeLoader)) is None:
                 raise self.fault(1, "the file is empty")
             self._refuse_loops_and_doubles(node, ())
             #: The content, as builtins.
@@ -53,8 +52,7 @@ class YamlDocument:
         """Return the line, from 1, of the part at the path ``steps``; for a value of a mapping, the line of its key."""
         node, line = self._node, self._node.start_mark.line
         for step in steps:
-            found = _child(node, step)
-            if found is None:
+            if (found := _child(node, step)) is None:
                 break
             node, line = found
         return line + 1
@@ -213,8 +211,7 @@ def _steps_to(kind: type[Any], data: Any, fault: errors.InvalidRequest) -> list[
     part = data
     for found in _STEP.finditer(fault.path):
         named = found["field"] or found["position"] or found["key"]
-        step = named or _culprit(kind, data, steps, part, fault)
-        if step is None:
+        if (step := named or _culprit(kind, data, steps, part, fault)) is None:
             return steps
         steps.append(step if isinstance(part, dict) else int(step))
         part = part[steps[-1]]

@@ -1,7 +1,7 @@
 """Authenticate callers: by a token that is not verified (``noauth2``), or by Keystone's middleware."""
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import falcon
 from oslo_config import cfg
@@ -78,5 +78,4 @@ def behind_keystone(application: "WSGIApplication", conf: cfg.ConfigOpts) -> "WS
             reason="[placement_api] auth_strategy is keystone, and keystonemiddleware is not installed; "
             "the extra `keystone` brings it"
         ) from fault
-    settings: dict[str, Any] = {"oslo_config_config": conf}
-    return route(("", "/"), application, auth_token.AuthProtocol(application, settings))
+    return route(("", "/"), application, auth_token.AuthProtocol(application, {"oslo_config_config": conf}))

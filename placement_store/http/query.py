@@ -177,8 +177,7 @@ def _aggregates(text: str, plain: str) -> Names:
         raise _bad("there is a comma", Phrase.MEMBER_OF_WITHOUT_IN, Phrase.GOT, sent=text)
     found: list[str] = []
     for part in plain.removeprefix(_IN).split(","):
-        uuid = canonical_uuid(part)
-        if uuid is None:
+        if (uuid := canonical_uuid(part)) is None:
             raise _bad("it is no uuid", Phrase.INVALID_QUERY, Phrase.BAD_MEMBER_OF, Phrase.GOT, sent=part)
         found.append(uuid)
     return _distinct(found)

@@ -200,8 +200,7 @@ class _Reading:
         found: dict[tuple[str, str, str], int] = {}
         for row in self._rows(_ALLOCATIONS):
             where = f"an allocation of consumer {row.consumer_id}"
-            pair = self._pair(row, "resource_class_id", self._classes, where)
-            if pair is None:
+            if (pair := self._pair(row, "resource_class_id", self._classes, where)) is None:
                 continue
             key = (row.consumer_id, *pair)
             if pair not in inventories:

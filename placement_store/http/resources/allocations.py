@@ -145,8 +145,7 @@ def _new_key(spelled: str, known: Mapping[str, object], kind: str) -> str:
 
 
 def _required_uuid(spelled: str, kind: str) -> str:
-    uuid = canonical_uuid(spelled)
-    if uuid is None:
+    if (uuid := canonical_uuid(spelled)) is None:
         phrases = [Phrase.BAD_CONSUMER] if kind == "consumer" else []
         raise HTTPRefusal(400, before(f"The uuid of a {kind} is expected, not {spelled[:255]!r}.", phrases))
     return uuid
@@ -205,8 +204,7 @@ class AllocationsOfConsumerResource(Resource):
     @DeclaredOperation("placement:allocations:delete")
     def on_delete(self, _call: Call, consumer_uuid: str) -> OperationResult:
         """Delete the allocations of a consumer; 404 if it has none."""
-        uuid = canonical_uuid(consumer_uuid)
-        if uuid is None:
+        if (uuid := canonical_uuid(consumer_uuid)) is None:
             raise errors.ConsumerNotFound(name=consumer_uuid)
         message = DeleteAllocations(request_id=ids.fresh(), consumer_uuid=uuid)
 

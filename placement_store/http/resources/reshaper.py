@@ -66,8 +66,7 @@ class ReshaperResource(Resource):
 def _inventories(call: Call) -> dict[str, ReshapedInventories]:
     found: dict[str, ReshapedInventories] = {}
     for spelled, sent in call.body["inventories"].items():
-        uuid = canonical_uuid(spelled)
-        if uuid is None or uuid in found:
+        if (uuid := canonical_uuid(spelled)) is None or uuid in found:
             raise HTTPRefusal(400, f"{spelled!r} is no uuid, or names a resource provider for the second time.")
         found[uuid] = ReshapedInventories(
             generation=int(sent["resource_provider_generation"]),
