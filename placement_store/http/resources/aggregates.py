@@ -22,7 +22,6 @@ from placement_store.providers.outlines import Outline
 
 _UUIDS: Schema = {"type": "array", "items": UUID, "uniqueItems": True, "maxItems": 1024}
 
-#: The body of ``PUT /resource_providers/{uuid}/aggregates``.
 _REPLACE_SCHEMAS = Schemas(
     {
         "1.1": _UUIDS,

@@ -44,7 +44,6 @@ _WIDE_1_35 = with_more(_WIDE_1_25, {"root_required": TEXT})
 _WIDE_1_36 = with_more(_WIDE_1_35, {"same_subtree": TEXT})
 _GROUP_1_31 = ("resources", "required", "member_of", "in_tree")
 
-#: The parameters of ``GET /allocation_candidates``.
 _LIST_SCHEMAS = Schemas(
     {
         "1.10": _LIST_1_10,

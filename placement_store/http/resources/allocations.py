@@ -71,7 +71,6 @@ _ONE_1_28 = with_more(_ONE_1_13, {"consumer_generation": _CONSUMER_GENERATION}, 
 _ONE_1_34 = with_more(_ONE_1_28, {"mappings": _MAPPINGS})
 _ONE_1_38 = with_more(_ONE_1_34, {"consumer_type": RESOURCE_CLASS}, required=("consumer_type",))
 
-#: The body of ``PUT /allocations/{consumer_uuid}``.
 _PUT_SCHEMAS = Schemas(
     {"1.0": _PUT_1_0, "1.8": _PUT_1_8, "1.12": _PUT_1_12, "1.28": _ONE_1_28, "1.34": _ONE_1_34, "1.38": _ONE_1_38}
 )
@@ -81,7 +80,6 @@ BY_CONSUMER = {
     since: by_key(UUID_PATTERN, one)
     for since, one in {"1.13": _ONE_1_13, "1.28": _ONE_1_28, "1.34": _ONE_1_34, "1.38": _ONE_1_38}.items()
 }
-#: The body of ``POST /allocations``.
 _POST_SCHEMAS = Schemas({since: {**schema, "minProperties": 1} for since, schema in BY_CONSUMER.items()})
 
 _BAD_NAME: ErrorAnswers = {

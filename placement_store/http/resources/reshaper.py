@@ -22,7 +22,6 @@ from placement_store.reshapes import reshape
 
 _RESHAPED = by_key(UUID_PATTERN, ALL_INVENTORIES, some=True)
 
-#: The body of ``POST /reshaper``.
 _RESHAPE_SCHEMAS = Schemas(
     {
         since: document({"inventories": _RESHAPED, "allocations": BY_CONSUMER[form]}, ("inventories", "allocations"))

@@ -15,7 +15,6 @@ from placement_store.http.versions import v
 
 _NAMED = document({"name": CUSTOM_NAME}, required=("name",))
 
-#: The body of ``POST /resource_classes``.
 _CREATE_SCHEMAS = Schemas({"1.2": _NAMED})
 #: The body of ``PUT /resource_classes/{name}``: the new name, before 1.7.
 _UPDATE_SCHEMAS = Schemas({"1.2": _NAMED, "1.7": None})

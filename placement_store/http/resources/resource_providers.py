@@ -41,9 +41,7 @@ _WITH_PARENT = {"parent_provider_uuid": _PARENT}
 _CREATE = document({"name": _NAME, "uuid": UUID}, required=("name",))
 _UPDATE = document({"name": _NAME}, required=("name",))
 
-#: The body of ``POST /resource_providers``.
 _CREATE_SCHEMAS = Schemas({"1.0": _CREATE, "1.14": with_more(_CREATE, _WITH_PARENT)})
-#: The body of ``PUT /resource_providers/{uuid}``.
 _UPDATE_SCHEMAS = Schemas({"1.0": _UPDATE, "1.14": with_more(_UPDATE, _WITH_PARENT)})
 
 _LIST_1_0 = document({"name": TEXT, "uuid": UUID})

@@ -19,7 +19,6 @@ from placement_store.http.versions import v
 from placement_store.providers import traits
 from placement_store.providers.outlines import Outline
 
-#: The parameters of ``GET /traits``.
 _LIST_SCHEMAS = Schemas({"1.6": document({"name": TEXT, "associated": TEXT})})
 
 
@@ -94,7 +93,6 @@ def _wanted(sent: Mapping[str, str]) -> dict[str, Any]:
     return wanted
 
 
-#: The body of ``PUT /resource_providers/{uuid}/traits``.
 _REPLACE_SCHEMAS = Schemas(
     {
         "1.6": document(

@@ -20,7 +20,6 @@ ALL, UNKNOWN = "all", "unknown"
 _TYPE: Schema = {**NAME, "pattern": rf"^([A-Z0-9_]+|{ALL}|{UNKNOWN})\Z"}
 
 _LIST_1_9 = document({"project_id": NAME, "user_id": NAME}, required=("project_id",))
-#: The parameters of ``GET /usages``.
 _LIST_SCHEMAS = Schemas({"1.9": _LIST_1_9, "1.38": with_more(_LIST_1_9, {"consumer_type": _TYPE})})
 
 _BY_TYPE_SINCE = v("1.38")
