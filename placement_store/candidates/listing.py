@@ -176,11 +176,8 @@ class _Listing:
         return AllocationCandidates(allocation_requests=tuple(self.found.values()), provider_summaries=self.summaries)
 
     def _take(self, tree: HostTree, candidate: AllocationRequest) -> None:
-        amounts = frozenset(
-            (uuid, name, amount)
-            for uuid, part in candidate.allocations.items()
-            for name, amount in part.resources.items()
-        )
+        parts = candidate.allocations.items()
+        amounts = frozenset((uuid, name, amount) for uuid, part in parts for name, amount in part.resources.items())
         mappings = () if self.folds else frozenset((name, frozenset(u)) for name, u in candidate.mappings.items())
         # A pool that serves the request alone is a candidate of every tree that it shares with, and of its own.
         if (key := (amounts, mappings)) not in self.found:

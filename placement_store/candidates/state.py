@@ -79,14 +79,8 @@ def assign(problem: Problem, state: State, number: int, provider: int) -> State:
                 subtree_roots[subtree] = SERVED
         if variable.suffix == "":
             uncovered &= ~problem.covers[provider]
-    return State(
-        still_unassigned,
-        tuple(domains),
-        room,
-        uncovered,
-        tuple(subtree_roots),
-        (*state.assignments, (number, provider)),
-    )
+    assignments = (*state.assignments, (number, provider))
+    return State(still_unassigned, tuple(domains), room, uncovered, tuple(subtree_roots), assignments)
 
 
 def _taken(room: tuple[tuple[int, ...], ...], provider: int, variable: Variable) -> tuple[tuple[int, ...], ...]:
