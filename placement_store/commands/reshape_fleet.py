@@ -14,14 +14,8 @@ from placement_store.commands.placement_command import find
 from placement_store.commands.reshape_file import Entry, HostReshape
 
 #: The states of an entry.
-PLANNED, REFUSED, NOT_BEGUN, UNKNOWN, DONE, MOVED_BEFORE = (
-    "planned",
-    "refused",
-    "not begun",
-    "unknown",
-    "done",
-    "moved before",
-)
+PLANNED, REFUSED, NOT_BEGUN = "planned", "refused", "not begun"
+UNKNOWN, DONE, MOVED_BEFORE = "unknown", "done", "moved before"
 #: Errors that end the run: the file is not at fault, and the other hosts would fail in the same way.
 _STOPPING = (errors.Unavailable, errors.TryAgain, errors.InternalError)
 
