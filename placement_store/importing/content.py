@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from moorage.model import Inventory
 
@@ -60,32 +60,19 @@ PARTS = tuple(one.name for one in fields(Content) if one.compare)
 NAMES = ("resource_classes", "traits")
 
 
-class Difference(NamedTuple):
-    """Count how a part of a store differs from the source, with one example for the operator."""
-
-    part: str
-    missing: int
-    different: int
-    surplus: int
-    example: str
-
-    def __str__(self) -> str:
-        """Return it as a phrase."""
-        counted = {"missing": self.missing, "different": self.different, "not in the source": self.surplus}
-        numbers = ", ".join(f"{number} {what}" for what, number in counted.items() if number)
-        return f"{self.part.replace('_', ' ')}: {numbers}, as {self.example}"
-
-
-def differences(source: Content, store: Content) -> list[Difference]:
-    """Compare a store with the source, part by part."""
+def differences(source: Content, store: Content) -> list[str]:
+    """Compare a store with the source; describe each part that differs, with one example for the operator."""
     found = []
     for part in PARTS:
         wanted, present = getattr(source, part), getattr(store, part)
-        missing = wanted.keys() - present.keys()
-        different = {key for key in wanted.keys() & present.keys() if wanted[key] != present[key]}
-        surplus = set() if part in NAMES else present.keys() - wanted.keys()
-        if missing or different or surplus:
-            example = min(missing or different or surplus)
+        unlike: dict[str, set[Any]] = {
+            "missing": wanted.keys() - present.keys(),
+            "different": {key for key in wanted.keys() & present.keys() if wanted[key] != present[key]},
+            "not in the source": set() if part in NAMES else present.keys() - wanted.keys(),
+        }
+        if any(unlike.values()):
+            numbers = ", ".join(f"{len(keys)} {what}" for what, keys in unlike.items() if keys)
+            example = min(next(filter(None, unlike.values())))
             shown = example if isinstance(example, str) else " ".join(example)
-            found.append(Difference(part, len(missing), len(different), len(surplus), shown))
+            found.append(f"{part.replace('_', ' ')}: {numbers}, as {shown}")
     return found

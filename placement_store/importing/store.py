@@ -120,9 +120,7 @@ def write(connection: Connection, source: Content) -> None:
         _insert(connection, table, rows)
     _write_allocations(connection, source, ids, class_ids)
     if found := differences(source, read(connection)):
-        raise errors.ConfigurationError(
-            reason=f"nothing was imported, for it would differ: {'; '.join(map(str, found))}"
-        )
+        raise errors.ConfigurationError(reason=f"nothing was imported, for it would differ: {'; '.join(found)}")
     # Last, because readers of the feed wait only a moment for a number that was taken and not committed.
     change_feed.record(connection, provider_ids=ids.values())
 
@@ -134,7 +132,7 @@ def check_empty(connection: Connection, source: Content) -> None:
     """
     for table, what in ((resource_providers, "resource providers"), (consumers, "consumers")):
         if connection.execute(select(table.c.id).limit(1)).first():
-            found = "; ".join(map(str, differences(source, read(connection))))
+            found = "; ".join(differences(source, read(connection)))
             reason = f"the store has {what} of its own: import into an empty one, as `moorage db upgrade` creates it"
             raise errors.ConfigurationError(reason=f"{reason}. It differs from the source in {found}")
 
