@@ -84,7 +84,7 @@ class ProviderReshape(PlacementCommand, Lister):
         # Nothing is carried out before all is planned: a file with a mistake is refused as a whole.
         if refused and not parsed_args.skip_refused:
             LOG.error("Nothing was done, because some entries were refused; --skip-refused does the others")
-            return _OUTCOMES, [_outcome(outcome, planned_as=NOT_BEGUN) for outcome in planned]
+            return _OUTCOMES, [_outcome(outcome) for outcome in planned]
         outcomes = self._carry_out(planned, parsed_args)
         self._status = _status(outcomes)
         return _OUTCOMES, [_outcome(outcome) for outcome in outcomes]
@@ -122,8 +122,9 @@ def _status(outcomes: Sequence[EntryOutcome]) -> int:
 _OUTCOMES = ("line", "host", "state", "created", "allocations", "reason")
 
 
-def _outcome(outcome: EntryOutcome, planned_as: str = PLANNED) -> tuple[Any, ...]:
-    state = planned_as if outcome.state == PLANNED else outcome.state
+def _outcome(outcome: EntryOutcome) -> tuple[Any, ...]:
+    # An entry that is still planned was not begun, because another one was refused.
+    state = NOT_BEGUN if outcome.state == PLANNED else outcome.state
     created = sorted(outcome.plan.created.values()) if outcome.plan and state == DONE else None
     moved = len(outcome.plan.dealt) if outcome.plan and state == DONE else None
     return shown((outcome.entry.line, outcome.entry.host, state, created, moved, outcome.reason))
@@ -150,7 +151,7 @@ class PlannedChange(NamedTuple):
 
 def _planned_changes(outcome: EntryOutcome, plan: ReshapePlan) -> Iterator[PlannedChange]:
     """Yield the providers to create, the inventories that change, and the allocations that move."""
-    names = {known.uuid: known.name for known in outcome.before.values() if known is not None} | plan.created
+    names = {known.uuid: known.name for known in outcome.before.values()} | plan.created
     parents = {child.name: child.parent for child in outcome.entry.reshape.providers}
     for name in plan.created.values():
         yield PlannedChange("create", name, after=f"child of {parents[name]}")
@@ -163,9 +164,9 @@ def _planned_changes(outcome: EntryOutcome, plan: ReshapePlan) -> Iterator[Plann
 
 def _inventories(outcome: EntryOutcome, plan: ReshapePlan, names: dict[str, str]) -> Iterator[PlannedChange]:
     """Yield a change for each inventory that is a source or a target of a move."""
-    before = {known.uuid: known.inventories for known in outcome.before.values() if known is not None}
+    before = {known.uuid: known.inventories for known in outcome.before.values()}
     uuids = {name: uuid for uuid, name in plan.created.items()}
-    uuids |= {named: known.uuid for named, known in outcome.before.items() if known is not None}
+    uuids |= {named: known.uuid for named, known in outcome.before.items()}
     touched = {
         (uuids.get(named, named), class_name)
         for move in outcome.entry.reshape.instructions

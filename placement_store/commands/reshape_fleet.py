@@ -19,8 +19,8 @@ UNKNOWN, DONE, MOVED_BEFORE = "unknown", "done", "moved before"
 #: Errors that end the run: the file is not at fault, and the other hosts would fail in the same way.
 _STOPPING = (errors.Unavailable, errors.TryAgain, errors.InternalError)
 
-#: The providers of an entry, by the uuid or name that it uses; null if the provider does not exist.
-Named = Mapping[str, ResourceProvider | None]
+#: The existing providers of an entry, by the uuid or name that it uses.
+Named = Mapping[str, ResourceProvider]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,10 @@ def plan_entry(placement: MessageClient, entry: Entry, search_steps: int, *, aga
     :param again: plan it even if it seems to have been carried out before.
     :raises Unavailable: the call failed.
     """
-    before = {named: _find_if_there(placement, named) for named in entry.reshape.named}
+    before: dict[str, ResourceProvider] = {}
+    for named in entry.reshape.named:
+        with suppress(errors.ProviderNotFound):
+            before[named] = find(placement, named)
     # Repeating the same file must not move the same amounts twice.
     if not again and (state := _state_by_totals(entry.reshape, before)) is not None:
         reason = "the entry may be done already, because the destination has this amount; see --again"
@@ -57,12 +60,6 @@ def plan_entry(placement: MessageClient, entry: Entry, search_steps: int, *, aga
     return EntryOutcome(entry, PLANNED, before, plan)
 
 
-def _find_if_there(placement: MessageClient, named: str) -> ResourceProvider | None:
-    with suppress(errors.ProviderNotFound):
-        return find(placement, named)
-    return None
-
-
 def _state_by_totals(reshape: HostReshape, before: Named) -> str | None:
     """Compare the net change of an entry to each inventory with the present totals; null if it is not done yet.
 
@@ -74,7 +71,6 @@ def _state_by_totals(reshape: HostReshape, before: Named) -> str | None:
         {
             (provider.uuid, class_name): inventory.total
             for provider in before.values()
-            if provider is not None
             for class_name, inventory in provider.inventories.items()
         }
     )
@@ -93,8 +89,7 @@ def _state_by_totals(reshape: HostReshape, before: Named) -> str | None:
 
 def _key(named: str, before: Named) -> str:
     """Return one key for a provider, whether it was named by uuid or by name."""
-    known = before.get(named)
-    return named if known is None else known.uuid
+    return before[named].uuid if named in before else named
 
 
 def _request_fields(entry: Entry, search_steps: int) -> dict[str, Any]:
@@ -115,7 +110,7 @@ def request(outcome: EntryOutcome, search_steps: int) -> ReshapeByInstructions:
     Its request id is derived from the entry and from the generations at planning: two operators who start from the same
     state carry it out once; after the amounts were moved back, the same entry is another request.
     """
-    seen = sorted(f"{known.uuid}={known.generation}" for known in outcome.before.values() if known is not None)
+    seen = sorted(f"{known.uuid}={known.generation}" for known in outcome.before.values())
     request_id = ids.derived("reshape", outcome.entry.reshape.digest(), search_steps, *seen)
     return ReshapeByInstructions(request_id=request_id, **_request_fields(outcome.entry, search_steps))
 
