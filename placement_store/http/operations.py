@@ -36,7 +36,7 @@ _ANYTHING = "*/*"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request as its operation needs it; query and body are valid under their schemas.
+    """One request as its operation needs it; its body, and the last values of its query, are valid under their schemas.
 
     :param root: the path under which the API is mounted, without a trailing slash; links begin with it.
     """
@@ -44,6 +44,7 @@ class Call:
     version: Version
     root: str
     query: Query
+    last_values: Mapping[str, str]
     body: Any
 
 
@@ -173,19 +174,19 @@ class Resource:
         takes_body = declared.body.schema_at(version) is not None
         if takes_body:
             _check_content_type(request)
-        query = Query({name: [one] if isinstance(one, str) else one for name, one in request.params.items()})
-        sent = query.last_values
+        query = {name: [one] if isinstance(one, str) else one for name, one in request.params.items()}
+        last_values = {name: values[-1] for name, values in query.items()}
         if declared.rule is not None:
-            target = {name: sent.get(name) for name in declared.target}
+            target = {name: last_values.get(name) for name in declared.target}
             self._authorize(declared.rule, request.context.caller, target)
         if declared.query.schema_at(version) is not None:
             _check_encoding(request.query_string)
-        declared.query.check(version, sent, Phrase.INVALID_QUERY)
+        declared.query.check(version, last_values, Phrase.INVALID_QUERY)
         body = None
         if takes_body:
             body = _decoded(_read(request, self.settings.max_body_bytes))
             declared.body.check(version, body, Phrase.INVALID_JSON)
-        return Call(version, request.root_path, query, body)
+        return Call(version, request.root_path, query, last_values, body)
 
     @classmethod
     def methods(cls, version: Version | None = None) -> list[str]:

@@ -2,7 +2,7 @@
 
 import re
 import uuid as uuids
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from moorage.model import MOST_CONDITIONS, ResourceGroup
@@ -10,29 +10,15 @@ from placement_store.http.phrases import Phrase, before
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.versions import Version, v
 
+#: The parameters of a query, each with all its values in the order in which they were sent.
+Query = Mapping[str, Sequence[str]]
+
 _IN = "in:"
 _FORBIDDEN_TRAITS_SINCE, _ANY_TRAIT_SINCE = v("1.22"), v("1.39")
 _REPEATED_AGGREGATES_SINCE, _FORBIDDEN_AGGREGATES_SINCE = v("1.24"), v("1.32")
 _MORE_THAN_ANY_INVENTORY = 2**60
 _BAD_REQUIRED = (Phrase.INVALID_QUERY, Phrase.BAD_REQUIRED)
 _UUID = re.compile(r"(?:urn:uuid:)?\{?[0-9A-Fa-f-]+\}?")
-
-
-class Query(dict[str, Sequence[str]]):
-    """The parameters of a query, each with all its values in the order in which they were sent."""
-
-    @property
-    def last_values(self) -> dict[str, str]:
-        """The last value of each parameter: the schemas of queries describe these."""
-        return {name: values[-1] for name, values in self.items()}
-
-    def first(self, name: str) -> str | None:
-        """Return the first value of a parameter; null if it was not sent."""
-        return next(iter(self.all(name)), None)
-
-    def all(self, name: str) -> Sequence[str]:
-        """Return all values of a parameter, in the order in which they were sent."""
-        return self.get(name, ())
 
 
 def canonical_uuid(text: str) -> str | None:
@@ -75,13 +61,13 @@ def group(parameters: Query, suffix: str, version: Version) -> ResourceGroup:
     """
     found: dict[str, Any] = {}
     # Each value must be well formed, and the last one counts.
-    for amounts in parameters.all(f"resources{suffix}"):
+    for amounts in parameters.get(f"resources{suffix}", ()):
         found["resources"] = resources(amounts)
-    required, any_of, forbidden = traits(parameters.all(f"required{suffix}"), version)
-    member_of, not_member_of = aggregates(suffix, parameters.all(f"member_of{suffix}"), version)
+    required, any_of, forbidden = traits(parameters.get(f"required{suffix}", ()), version)
+    member_of, not_member_of = aggregates(suffix, parameters.get(f"member_of{suffix}", ()), version)
     for name, conditions in (("required", required), ("required", any_of), ("member_of", member_of)):
         check_number(f"{name}{suffix}", conditions)
-    for tree in parameters.all(f"in_tree{suffix}"):
+    for tree in parameters.get(f"in_tree{suffix}", ()):
         found["in_tree"] = canonical_uuid(tree.strip())
         if found["in_tree"] is None:
             raise _bad("it names a provider", Phrase.INVALID_QUERY, Phrase.BAD_IN_TREE, Phrase.GOT, sent=tree)

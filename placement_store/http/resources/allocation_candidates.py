@@ -93,12 +93,12 @@ class CandidatesResource(Resource):
 
     def _limit(self, parameters: Query) -> int:
         at_most: int = self.settings.max_allocation_candidates
-        for sent in parameters.all("limit"):
+        texts = parameters.get("limit", ())
+        for sent in texts:
             if not _LIMIT_FORM.fullmatch(sent):
                 raise HTTPRefusal(400, before("limit is a number.", [Phrase.INVALID_QUERY]))
-        first = parameters.first("limit")
         # A number with more digits than the maximum is above it; Python refuses to parse thousands of digits.
-        return at_most if first is None or len(first) > len(str(at_most)) else min(int(first), at_most)
+        return min(int(texts[0]), at_most) if texts and len(texts[0]) <= len(str(at_most)) else at_most
 
 
 def _request(one: AllocationRequest, version: Version) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _request_of(parameters: Query, version: Version) -> ResourceRequest:
     :raises HTTPRefusal: 400, a parameter is malformed or repeated, or the request contradicts itself.
     """
     root_required, root_forbidden = _root_traits(parameters, version)
-    same_subtree = tuple(_suffixes(text) for text in parameters.all("same_subtree"))
+    same_subtree = tuple(_suffixes(text) for text in parameters.get("same_subtree", ()))
     # The groups in the order of their first parameters.
     suffixes = dict.fromkeys(match[2] for name in parameters if (match := _GROUP_KEY.fullmatch(name)))
     # As over RPC: each candidate names a provider for each group.
@@ -173,7 +173,7 @@ def _request_of(parameters: Query, version: Version) -> ResourceRequest:
         _require_subtrees(groups, {suffix for one in same_subtree for suffix in one})
     if version >= _FORBIDDEN_TRAITS_SINCE:
         _refuse_contradictions(groups)
-    policy = parameters.first("group_policy")
+    policy = next(iter(parameters.get("group_policy", ())), None)
     if policy is None and len(groups.keys() - {UNSUFFIXED}) > 1:
         raise HTTPRefusal(400, Phrase.NEEDS_GROUP_POLICY.about())
     return ResourceRequest(
@@ -187,7 +187,7 @@ def _request_of(parameters: Query, version: Version) -> ResourceRequest:
 
 
 def _root_traits(parameters: Query, version: Version) -> tuple[Names, Names]:
-    texts = parameters.all("root_required")
+    texts = parameters.get("root_required", ())
     if len(texts) > 1:
         raise HTTPRefusal(400, Phrase.ONE_ROOT_REQUIRED.about(), refusals.QUERY_DUPLICATE_KEY)
     # No version supports `in:` for the root.

@@ -147,7 +147,7 @@ class ResourceProvidersResource(Resource):
     @DeclaredOperation("placement:resource_providers:list", query=_LIST_SCHEMAS, answers=_LIST_ANSWERS)
     def on_get(self, call: Call) -> OperationResult:
         """List the providers that match all parameters of the query."""
-        sent = call.query.last_values
+        sent = call.last_values
         # An empty name is no condition.
         name, uuid = sent.get("name") or None, sent.get("uuid")
         # Requirements that each provider must meet by itself.

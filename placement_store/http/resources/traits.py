@@ -30,7 +30,7 @@ class TraitsResource(Resource):
     @DeclaredOperation("placement:traits:list", since=v("1.6"), query=_LIST_SCHEMAS)
     def on_get(self, call: Call) -> OperationResult:
         """List the traits, or those that match all parameters of the query."""
-        wanted = _wanted(call.query.last_values)
+        wanted = _wanted(call.last_values)
         found = self.store.read(lambda connection: self.store.traits.listed(connection, **wanted))
         return OperationResult(body={"traits": found}, modified=time.time())
 

@@ -33,7 +33,7 @@ class UsagesResource(Resource):
     @DeclaredOperation("placement:usages", since=v("1.9"), query=_LIST_SCHEMAS, target=("project_id", "user_id"))
     def on_get(self, call: Call) -> OperationResult:
         """Show sums by resource class and, from 1.38, by consumer type."""
-        sent = call.query.last_values
+        sent = call.last_values
         project_id, user_id = sent["project_id"], sent.get("user_id")
         found = self.store.read(
             lambda connection: usages.of_stored_types(connection, project_id, user_id, self.store.classes)
