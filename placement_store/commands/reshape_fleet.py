@@ -125,11 +125,8 @@ def carry_out(
     """
     stopped = False
     for outcome in planned:
-        if stopped:
-            yield replace(outcome, state=NOT_BEGUN)
-            continue
-        result = _attempt(outcome, reshape)
-        stopped = result.state == UNKNOWN or (result.state == REFUSED and not skip_refused)
+        result = replace(outcome, state=NOT_BEGUN) if stopped else _attempt(outcome, reshape)
+        stopped |= result.state == UNKNOWN or (result.state == REFUSED and not skip_refused)
         yield result
 
 
