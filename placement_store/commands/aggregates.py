@@ -24,10 +24,7 @@ class ProviderAggregateSet(ProviderCommand, Lister):
     An aggregate that does not exist yet is created.
     """
 
-    arguments = (
-        argument("aggregate", nargs="*", type=canonical_uuid, help="Aggregate (uuid)"),
-        GENERATION,
-    )
+    arguments = (argument("aggregate", nargs="*", type=canonical_uuid, help="Aggregate (uuid)"), GENERATION)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Set the aggregates and show them."""

@@ -127,5 +127,4 @@ def _of_router(request: falcon.Request, response: falcon.Response, fault: falcon
 
 def _unexpected(request: falcon.Request, response: falcon.Response, fault: Exception, params: Any) -> None:
     LOG.error("%s %s has failed", request.method, request.path, exc_info=fault)
-    refusal = HTTPRefusal(500, "An unexpected fault: the log has it by the request id.")
-    _refused(request, response, refusal, params)
+    _refused(request, response, HTTPRefusal(500, "An unexpected fault: the log has it by the request id."), params)

@@ -97,8 +97,7 @@ class DeclaredOperation:
             request.context.answers = self.answers
             with (
                 context.bound(
-                    deadline=request.env.get(DEADLINE),
-                    span=tracing.caller_span(request.get_header("traceparent")),
+                    deadline=request.env.get(DEADLINE), span=tracing.caller_span(request.get_header("traceparent"))
                 ),
                 tracing.span(f"{request.method} {resource.path}", kind="server", place="first of request"),
             ):
