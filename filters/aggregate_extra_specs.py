@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from functools import partial
 
-from filters.extra_specs import Requirement, path_of, requirement
+from filters.extra_specs import Requirement, requirement, wrong
 from filters.metadata_values import listed
-from moorage import errors
 from moorage.model import RequestSpec
 from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
@@ -47,8 +46,8 @@ def _required(request: RequestSpec) -> Iterator[tuple[str, Requirement]]:
     for key, text in request.flavor.extra_specs.items():
         if key.startswith(_SCOPE):
             if not (name := key.removeprefix(_SCOPE)):
-                raise errors.InvalidRequest(path=path_of(key), reason=f"a name is missing after {_SCOPE}")
-            yield name, requirement(text, path_of(key))
+                raise wrong(key, f"a name is missing after {_SCOPE}")
+            yield name, requirement(text, key)
 
 
 def _some_meets(required: Requirement, values: frozenset[str]) -> bool:

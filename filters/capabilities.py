@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from filters.extra_specs import Requirement, path_of, requirement
+from filters.extra_specs import Requirement, requirement, wrong
 from moorage import errors
 from moorage.model import RequestSpec
 from moorage.plugin import Answer, ConditionsFilter, Host, HostView
@@ -64,11 +64,11 @@ def _required(request: RequestSpec) -> Iterator[tuple[str, str, Requirement]]:
             continue
         scope, colon, name = key.partition(":")
         if key == _ADDRESS_BITS:
-            yield key, _HOST_ADDRESS_BITS, requirement(f">= {text}", path_of(key))
+            yield key, _HOST_ADDRESS_BITS, requirement(f">= {text}", key)
         elif colon and not name:
-            raise errors.InvalidRequest(path=path_of(key), reason=f"a name is missing after {scope}:")
+            raise wrong(key, f"a name is missing after {scope}:")
         elif colon:
-            yield key, name.replace(":", "."), requirement(text, path_of(key))
+            yield key, name.replace(":", "."), requirement(text, key)
         else:
             yield key, key, partial(_if_any, _unscoped(key, text))
 
@@ -76,7 +76,7 @@ def _required(request: RequestSpec) -> Iterator[tuple[str, str, Requirement]]:
 def _unscoped(key: str, text: str) -> Requirement:
     """Parse the requirement of an extra spec without a colon; no value meets one that cannot be parsed."""
     try:
-        return requirement(text, path_of(key))
+        return requirement(text, key)
     except errors.InvalidRequest:
         # It may be meant for another plug-in: refusing the request would make the flavor useless.
         return lambda _value: False

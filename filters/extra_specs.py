@@ -42,54 +42,58 @@ def path_of(key: str) -> str:
     return f"$.flavor.extra_specs[{key!r}]"
 
 
-def requirement(text: str, path: str) -> Requirement:
-    """Parse a requirement.
+def wrong(key: str, reason: str) -> errors.InvalidRequest:
+    """Return the error for an invalid extra spec."""
+    return errors.InvalidRequest(path=path_of(key), reason=reason)
 
-    :param path: its path in the request.
+
+def requirement(text: str, key: str) -> Requirement:
+    """Parse the requirement of an extra spec.
+
     :raises InvalidRequest: the operator is unknown, or operands are missing.
     """
     name, *operands = text.split() or [""]
     if name in _OF_NUMBERS:
-        return _number_requirement(_OF_NUMBERS[name], _number(_one(operands, name, path), path))
+        return _number_requirement(_OF_NUMBERS[name], _number(_one(operands, name, key), key))
     if name in _OF_TEXTS:
-        return _text_requirement(_OF_TEXTS[name], _one(operands, name, path))
+        return _text_requirement(_OF_TEXTS[name], _one(operands, name, key))
     if name == "<in>":
-        return _contains([_one(operands, name, path)])
+        return _contains([_one(operands, name, key)])
     if name == "<all-in>":
-        return _contains(_some(operands, name, path))
+        return _contains(_some(operands, name, key))
     if name == _OR:
-        return _one_of(_alternatives(operands, path))
+        return _one_of(_alternatives(operands, key))
     if _LIKE_AN_OPERATOR.fullmatch(name):
         known = ", ".join([*_OF_NUMBERS, *_OF_TEXTS, "<in>", "<all-in>", _OR])
-        raise errors.InvalidRequest(path=path, reason=f"{name} is no operator; the known ones are: {known}")
+        raise wrong(key, f"{name} is no operator; the known ones are: {known}")
     return _one_of([text])
 
 
 # --- Operands -------------------------------------------------------------------------------------------------------
 
 
-def _one(operands: Sequence[str], name: str, path: str) -> str:
+def _one(operands: Sequence[str], name: str, key: str) -> str:
     if len(operands) != 1:
-        raise errors.InvalidRequest(path=path, reason=f"{name} takes one value, and was given {len(operands)}")
+        raise wrong(key, f"{name} takes one value, and was given {len(operands)}")
     return operands[0]
 
 
-def _some(operands: Sequence[str], name: str, path: str) -> Sequence[str]:
+def _some(operands: Sequence[str], name: str, key: str) -> Sequence[str]:
     if not operands:
-        raise errors.InvalidRequest(path=path, reason=f"{name} takes at least one value")
+        raise wrong(key, f"{name} takes at least one value")
     return operands
 
 
-def _alternatives(operands: Sequence[str], path: str) -> Sequence[str]:
+def _alternatives(operands: Sequence[str], key: str) -> Sequence[str]:
     """Return the operands of ``<or> A <or> B``; the first operator is already removed."""
     if len(operands) % 2 == 0 or set(operands[1::2]) - {_OR} or _OR in operands[::2]:
-        raise errors.InvalidRequest(path=path, reason=f"{_OR} stands before each value, as in: {_OR} A {_OR} B")
+        raise wrong(key, f"{_OR} stands before each value, as in: {_OR} A {_OR} B")
     return operands[::2]
 
 
-def _number(text: str, path: str) -> float:
+def _number(text: str, key: str) -> float:
     if math.isnan(number := measured(text)):
-        raise errors.InvalidRequest(path=path, reason=f"{text[:60]!r} is no number")
+        raise wrong(key, f"{text[:60]!r} is no number")
     return number
 
 

@@ -8,7 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from filters.requests.merging import MAX_GROUPS, extra_spec, image_property
+from filters.extra_specs import path_of
+from filters.requests.merging import MAX_GROUPS, image_property
 from moorage import errors
 from moorage.model import RequestSpec
 
@@ -88,7 +89,7 @@ class _Settings:
         self.vcpus = request.flavor.vcpus
         self.memory_mb = request.flavor.memory_mb
         self.of_flavor = {
-            found[1]: _Setting(value.strip(), extra_spec(key))
+            found[1]: _Setting(value.strip(), path_of(key))
             for key, value in sorted(request.flavor.extra_specs.items())
             if (found := _OF_FLAVOR.fullmatch(key))
         }

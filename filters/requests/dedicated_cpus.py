@@ -8,9 +8,9 @@ import re
 import os_traits
 from os_resource_classes import MEMORY_MB, PCPU, VCPU
 
+from filters.extra_specs import wrong
 from filters.requests.cpu_settings import CpuSettings, cpu_settings
-from filters.requests.merging import changed, extra_spec, with_amounts, with_groups, with_more
-from moorage import errors
+from filters.requests.merging import changed, with_amounts, with_groups, with_more
 from moorage.model import RequestSpec, ResourceGroup
 from moorage.plugin import Cloud, RequestFilter
 
@@ -79,6 +79,4 @@ def _refuse_amounts(request: RequestSpec, settings: CpuSettings) -> None:
     classes = f"{VCPU}|{PCPU}|{MEMORY_MB}" if settings.nodes else f"{VCPU}|{PCPU}"
     for key in request.flavor.extra_specs:
         if re.fullmatch(rf"resources[^:]*:({classes})", key):
-            raise errors.InvalidRequest(
-                path=extra_spec(key), reason=f"{settings.path} requests this class already: leave out one of the two"
-            )
+            raise wrong(key, f"{settings.path} requests this class already: leave out one of the two")

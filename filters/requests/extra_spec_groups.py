@@ -12,8 +12,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from filters.requests.merging import extra_spec
-from moorage import errors
+from filters.extra_specs import path_of, wrong
 from moorage.model import UNSUFFIXED, ResourceGroup
 
 _SUFFIX = r"[1-9][0-9]{0,62}|_[A-Za-z0-9_-]{1,63}"
@@ -44,10 +43,10 @@ def group_specs(extra_specs: Mapping[str, str]) -> dict[str, GroupSpecs]:
         word = _OURS.fullmatch(key)
         if word is None:
             if _NEARLY_OURS.fullmatch(key):
-                raise errors.InvalidRequest(
-                    path=extra_spec(key),
-                    reason="not understood: a group is a number or a name that begins with _, and the names of classes "
-                    "and traits are upper-case letters, digits and _",
+                raise wrong(
+                    key,
+                    "not understood: a group is a number or a name that begins with _, and the names of classes and "
+                    "traits are upper-case letters, digits and _",
                 )
             continue
         _read(found, key, value.strip())
@@ -62,48 +61,45 @@ def suffix_lists(value: str) -> Iterator[tuple[str, ...]]:
     for part in value.split(";"):
         suffixes = tuple(suffix.strip() for suffix in part.split(","))
         if not all(re.fullmatch(_SUFFIX, suffix) for suffix in suffixes):
-            raise errors.InvalidRequest(
-                path=extra_spec("same_subtree"), reason=f"{part.strip()!r:.60} is no list of the suffixes of groups"
-            )
+            raise wrong("same_subtree", f"{part.strip()!r:.60} is no list of the suffixes of groups")
         yield suffixes
 
 
 def _read(found: dict[str, GroupSpecs], key: str, value: str) -> None:
-    path = extra_spec(key)
     what, _, name = key.partition(":")
     kind = next(kind for kind in ("resources", "trait", "member_of") if what.startswith(kind))
     suffix = what.removeprefix(kind)
-    first_path, group = found.get(suffix, (path, ResourceGroup()))
+    first_path, group = found.get(suffix, (path_of(key), ResourceGroup()))
     if kind == "resources":
         least = 0 if suffix == UNSUFFIXED else 1
-        group = structs.replace(group, resources={**group.resources, name: _amount(value, path, least)})
+        group = structs.replace(group, resources={**group.resources, name: _amount(value, key, least)})
     elif kind == "trait":
         if value not in ("required", "forbidden"):
-            raise errors.InvalidRequest(path=path, reason=f"{value!r:.60} is neither required nor forbidden")
+            raise wrong(key, f"{value!r:.60} is neither required nor forbidden")
         group = structs.replace(group, **{value: (*getattr(group, value), name)})
     else:
-        group = _in_aggregates(group, value, path)
+        group = _in_aggregates(group, value, key)
     found[suffix] = GroupSpecs(first_path, group)
 
 
-def _amount(value: str, path: str, least: int) -> int:
+def _amount(value: str, key: str, least: int) -> int:
     if not _AMOUNT.fullmatch(value) or not least <= int(value) <= _MOST:
-        raise errors.InvalidRequest(path=path, reason=f"{value!r:.60} is no amount from {least} to {_MOST}")
+        raise wrong(key, f"{value!r:.60} is no amount from {least} to {_MOST}")
     return int(value)
 
 
-def _in_aggregates(group: ResourceGroup, value: str, path: str) -> ResourceGroup:
+def _in_aggregates(group: ResourceGroup, value: str, key: str) -> ResourceGroup:
     """Return a group with the aggregates of a value: ``uuid`` or ``in:uuid,uuid``; ``!`` before it forbids them."""
     listed = value.removeprefix("!")
     uuids = listed.removeprefix("in:").split(",") if listed.startswith("in:") else [listed]
-    aggregates = tuple(_uuid(uuid.strip(), path) for uuid in uuids)
+    aggregates = tuple(_uuid(uuid.strip(), key) for uuid in uuids)
     if value.startswith("!"):
         return structs.replace(group, not_member_of=(*group.not_member_of, *aggregates))
     return structs.replace(group, member_of=(*group.member_of, aggregates))
 
 
-def _uuid(text: str, path: str) -> str:
+def _uuid(text: str, key: str) -> str:
     try:
         return str(UUID(text))
     except ValueError as fault:
-        raise errors.InvalidRequest(path=path, reason=f"{text!r:.60} is not the uuid of an aggregate") from fault
+        raise wrong(key, f"{text!r:.60} is not the uuid of an aggregate") from fault

@@ -3,17 +3,9 @@
 from collections.abc import Mapping
 from typing import Literal
 
+from filters.extra_specs import wrong
 from filters.requests.extra_spec_groups import GroupSpecs, group_specs, suffix_lists
-from filters.requests.merging import (
-    changed,
-    extra_spec,
-    unsuffixed,
-    with_amounts,
-    with_groups,
-    with_more,
-    with_unsuffixed,
-)
-from moorage import errors
+from filters.requests.merging import changed, unsuffixed, with_amounts, with_groups, with_more, with_unsuffixed
 from moorage.model import DISK_GB, MEMORY_MB, UNSUFFIXED, VCPU, RequestSpec
 from moorage.plugin import Cloud, RequestFilter
 
@@ -76,5 +68,5 @@ def _policy(request: RequestSpec, value: str) -> Literal["none", "isolate"]:
     """Return the stricter of the flavor's and the request's group policies."""
     policy = value.strip()
     if policy not in ("none", "isolate"):
-        raise errors.InvalidRequest(path=extra_spec(_POLICY), reason=f"{policy!r:.60} is neither none nor isolate")
+        raise wrong(_POLICY, f"{policy!r:.60} is neither none nor isolate")
     return "isolate" if "isolate" in (policy, request.group_policy) else "none"

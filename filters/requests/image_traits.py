@@ -8,8 +8,7 @@ import os_traits
 from oslo_config import cfg
 
 from filters.image_properties import ARCHITECTURES
-from filters.requests.merging import changed, image_property, unsuffixed, with_more, with_unsuffixed
-from moorage import errors
+from filters.requests.merging import changed, unsuffixed, with_more, with_unsuffixed, wrong_property
 from moorage.model import RequestSpec
 from moorage.plugin import Cloud, RequestFilter
 
@@ -69,11 +68,9 @@ def _wanted(request: RequestSpec) -> Iterator[tuple[str, str]]:
         if name.startswith(_SCOPE):
             word, trait = value.strip(), name.removeprefix(_SCOPE)
             if word not in ("required", "forbidden"):
-                raise errors.InvalidRequest(
-                    path=image_property(name), reason=f"{word!r:.60} is neither required nor forbidden"
-                )
+                raise wrong_property(name, f"{word!r:.60} is neither required nor forbidden")
             if not _TRAIT.fullmatch(trait):
-                raise errors.InvalidRequest(path=image_property(name), reason=f"{trait!r:.60} is no name of a trait")
+                raise wrong_property(name, f"{trait!r:.60} is no name of a trait")
             yield trait, word
 
 
@@ -86,9 +83,7 @@ def _of_devices(request: RequestSpec) -> Iterator[str]:
             value = ARCHITECTURES.get(value.lower(), value) if name in _OF_ARCHITECTURES else value
             trait = prefix + value.replace("-", "_").upper()
             if trait not in standard_traits():
-                raise errors.InvalidRequest(
-                    path=image_property(name), reason=f"there is no trait for {properties[name]!r:.60}"
-                )
+                raise wrong_property(name, f"there is no trait for {properties[name]!r:.60}")
             yield trait
 
 

@@ -1,8 +1,7 @@
 """The request filter for the format of the image."""
 
 from filters.requests.image_traits import standard_traits
-from filters.requests.merging import changed, image_property, with_more
-from moorage import errors
+from filters.requests.merging import changed, with_more, wrong_property
 from moorage.model import RequestSpec
 from moorage.plugin import Cloud, RequestFilter
 
@@ -26,7 +25,5 @@ class ImageTypeRequestFilter(RequestFilter):
             return request
         trait = f"{_PREFIX}{disk_format.strip().upper()}"
         if trait not in standard_traits():
-            raise errors.InvalidRequest(
-                path=image_property(_FORMAT), reason=f"{disk_format!r:.60} is no format of images that has a trait"
-            )
+            raise wrong_property(_FORMAT, f"{disk_format!r:.60} is no format of images that has a trait")
         return changed(request, root_required=with_more(request.root_required, [trait]))

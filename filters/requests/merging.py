@@ -18,14 +18,14 @@ MAX_GROUPS = 64
 _NOTHING = ResourceGroup()
 
 
-def extra_spec(key: str) -> str:
-    """Return the path of one of the flavor's extra specs."""
-    return f"$.flavor.extra_specs[{key!r}]"
-
-
 def image_property(name: str) -> str:
     """Return the path of one of the image's properties."""
     return f"$.image.properties[{name!r}]"
+
+
+def wrong_property(name: str, reason: str) -> errors.InvalidRequest:
+    """Return the error for an invalid image property."""
+    return errors.InvalidRequest(path=image_property(name), reason=reason)
 
 
 def with_more(values: tuple[T, ...], more: Iterable[T]) -> tuple[T, ...]:

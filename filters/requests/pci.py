@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 from oslo_config import cfg
 
-from filters.requests.merging import MAX_GROUPS, extra_spec, with_groups
-from moorage import errors
+from filters.extra_specs import path_of, wrong
+from filters.requests.merging import MAX_GROUPS, with_groups
 from moorage.model import RequestSpec, ResourceClassName, ResourceGroup, TraitName
 from moorage.plugin import Cloud, RequestFilter
 
@@ -79,7 +79,7 @@ class PciRequestFilter(RequestFilter):
         if value is None:
             return request
         groups = self._asked(value)
-        return with_groups(request, groups, dict.fromkeys(groups, extra_spec(_KEY)))
+        return with_groups(request, groups, dict.fromkeys(groups, path_of(_KEY)))
 
     def _asked(self, value: str) -> dict[str, ResourceGroup]:
         """Parse ``alias:count,alias:count`` into groups; the default count is 1."""
@@ -88,20 +88,13 @@ class PciRequestFilter(RequestFilter):
             found = _ASKED.fullmatch(part.strip())
             count = int(found[2] or 1) if found else 0
             if found is None or not 1 <= count <= MAX_GROUPS:
-                raise errors.InvalidRequest(
-                    path=extra_spec(_KEY),
-                    reason=f"{part.strip()!r:.60} is no alias with a number from 1 to {MAX_GROUPS}",
-                )
+                raise wrong(_KEY, f"{part.strip()!r:.60} is no alias with a number from 1 to {MAX_GROUPS}")
             if found[1] not in self._groups:
                 known = ", ".join(sorted(self._groups)) or "none"
-                raise errors.InvalidRequest(
-                    path=extra_spec(_KEY), reason=f"there is no alias {found[1]!r:.60}; the known ones are: {known}"
-                )
+                raise wrong(_KEY, f"there is no alias {found[1]!r:.60}; the known ones are: {known}")
             # Check before the groups are created: one extra spec can ask for tens of thousands.
             if len(groups) + count > MAX_GROUPS:
-                raise errors.InvalidRequest(
-                    path=extra_spec(_KEY), reason=f"that makes more than {MAX_GROUPS} resource groups"
-                )
+                raise wrong(_KEY, f"that makes more than {MAX_GROUPS} resource groups")
             for _ in range(count):
                 number = sum(suffix.rpartition("_")[0] == f"{PCI_GROUP}{found[1]}" for suffix in groups)
                 groups[f"{PCI_GROUP}{found[1]}_{number}"] = self._groups[found[1]]
