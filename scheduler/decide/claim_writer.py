@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -25,15 +25,16 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PlannedRequest:
-    """A request with its plan, and with the claims that the plan makes."""
+    """A request with its plan."""
 
     message: SelectDestinations
     plan: DestinationPlan
-    claims: Sequence[NewClaim] = field(init=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def claims(self) -> Sequence[NewClaim]:
+        """The claims that the plan makes."""
         message, plan, spec = self.message, self.plan, self.message.request_spec
-        made = [
+        return [
             NewClaim(
                 consumer_uuid=instance_uuid,
                 project_id=spec.project_id,
@@ -47,7 +48,6 @@ class PlannedRequest:
             )
             for instance_uuid, choice in zip(message.instance_uuids, plan.chosen, strict=True)
         ]
-        object.__setattr__(self, "claims", made)
 
     @property
     def only_claims(self) -> bool:

@@ -100,7 +100,7 @@ class Decision(ABC, Generic[T]):
         env, message = self.environment, self.message
         oldest = self.received_at - env.max_age
         try:
-            self.planner.check(message.request_spec)
+            self.planner.funnel.check(message.request_spec)
             # From here on the view is at most `max_age` old.
             with FOLLOW.timed():
                 env.follower.follow(oldest)

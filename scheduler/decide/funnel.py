@@ -14,7 +14,7 @@ import numpy as np
 
 from moorage import errors, metrics
 from moorage.model import AllocationRequest, FilterCount, RequestSpec
-from moorage.plugin import BadValue, BoolArray, Filter, FloatArray, Host, HostView, Weigher
+from moorage.plugin import BadValue, BoolArray, Filter, FloatArray, Host, HostView, RequestRefused, Weigher
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures
 from scheduler.decide.ranking import Contribution, Ranking, RowArray, SeededTies
 from scheduler.plugins.loading import Named, Weighted, multiplier_key
@@ -314,9 +314,9 @@ def why(name: str, plugin: Filter, host: Host, request: RequestSpec, plugin_fail
     return reason if isinstance(reason, str) and reason else reason_of(plugin)
 
 
-def reason_of(plugin: Filter) -> str:
-    """Return a filter's own reason for refusing hosts, or the default one."""
-    reason = plugin.reason
+def reason_of(refuser: Filter | RequestRefused) -> str:
+    """Return a filter's own reason for refusing hosts, or a refusal's reason; without one, the default of filters."""
+    reason = getattr(refuser, "reason", None)
     return reason if isinstance(reason, str) and reason else Filter.reason
 
 

@@ -100,17 +100,9 @@ class Planner:
     """
 
     def __init__(self, funnel: Funnel, subset_size: int, evaluations: EvaluationPool | None = None) -> None:
-        self._funnel = funnel
+        self.funnel = funnel
         self._subset_size = subset_size
         self._evaluations = evaluations or EvaluationPool()
-
-    def check(self, request: RequestSpec) -> None:
-        """Refuse a request that a filter finds malformed, regardless of the hosts.
-
-        :raises InvalidRequest: a filter cannot parse a hint or extra spec of the request.
-        :raises BrokenPlugin: a filter has raised anything else.
-        """
-        self._funnel.check(request)
 
     def plan(
         self,
@@ -122,7 +114,6 @@ class Planner:
     ) -> DestinationPlan | NoHost:
         """Choose a host for each instance of a request, with the claims planned before it taken into account.
 
-        :param named: hosts that an explanation describes by name.
         :raises BrokenPlugin: a filter or weigher is broken.
         :raises SearchBoundReached: a search was not finished: for candidates, or for a host that all of an affinity
             group's members go to.
@@ -164,7 +155,7 @@ class Planner:
         view, _ = task.views(())
         filled = filled_up(view, request.resource_request.totals(), np.full(len(view), others))
         filled = replace(filled, io_op_counts=filled.io_op_counts + others)
-        return self._funnel.filter(filled, request, _all(view)).left
+        return self.funnel.filter(filled, request, _all(view)).left
 
     def _plan(self, task: "_PlanInput", before: Sequence[Stage]) -> DestinationPlan | NoHost:
         """Plan on the hosts that are left by the stages before the filters."""
@@ -174,7 +165,7 @@ class Planner:
         if anew or before or context != NO_CONTEXT:
             return self._choose(task, before, Evaluations(anew=anew))
         # The evaluation depends only on the hosts and the request: reuse that of an equal request, and keep this one.
-        evaluations = Evaluations(self._evaluations.take(self._funnel, message.request_spec))
+        evaluations = Evaluations(self._evaluations.take(self.funnel, message.request_spec))
         try:
             return self._choose(task, before, evaluations)
         finally:
@@ -190,7 +181,7 @@ class Planner:
             request.resource_request,
             refused_claims.tried,
             refused_claims.budget,
-            filters=CandidateFilters(self._funnel, request),
+            filters=CandidateFilters(self.funnel, request),
         )
         view, planned = task.views(host_candidates.request.totals())
         entering = _entering(view, before)
@@ -204,7 +195,7 @@ class Planner:
             # A host without a candidate has none for the next instance, either: its free amounts only decrease.
             known_infeasible = frozenset(host_candidates.infeasible)
             # Filter and weigh: all hosts for the first instance, then those that the claims before it have changed.
-            evaluation = evaluations.of(self._funnel, view, request, entering, known_infeasible)
+            evaluation = evaluations.of(self.funnel, view, request, entering, known_infeasible)
             host_candidates.remember_in(evaluation.candidates)
             ranking = evaluation.ranking(ties, look_ahead)
             # Choose. The search for candidates is expensive, so it is done here, host by host, beginning with the best.
@@ -220,33 +211,24 @@ class Planner:
             if planned is not None:
                 # The next instance sees this claim: the amounts, the instance and the member of the server group.
                 planned.claim(chosen[-1].row, chosen[-1].allocation_request)
-        is_isolated = request.group_policy == "isolate"
+        alternates: list[list[HostChoice]] = [[] for _ in chosen]
         # A request that forces hosts has no use for alternates.
-        if not message.num_alternates or request.force_hosts or request.force_nodes:
-            without_any: list[list[HostChoice]] = [[] for _ in chosen]
-            return DestinationPlan(
-                view, chosen, without_any, explanations, is_isolated, is_given_up=host_candidates.is_given_up
-            )
-        # Hosts that have refused a claim of this request would probably refuse it again.
-        offered = without(entering, host_candidates.infeasible | _rows_of(view, refused_claims.lost))
-        if planned is not None:
-            # A host that was feasible before the last of these claims may not be feasible after it.
-            infeasible = host_candidates.infeasible
-            evaluation = evaluations.of(self._funnel, view, request, entering, infeasible)
-            host_candidates.remember_in(evaluation.candidates)
-            ranking = evaluation.ranking(ties)
-        alternates = alternates_of(view, ranking, host_candidates, offered, chosen, message.num_alternates)
-        return DestinationPlan(
-            view, chosen, alternates, explanations, is_isolated, is_given_up=host_candidates.is_given_up
-        )
+        if message.num_alternates and not request.force_hosts and not request.force_nodes:
+            # Hosts that have refused a claim of this request would probably refuse it again.
+            offered = without(entering, host_candidates.infeasible | _rows_of(view, refused_claims.lost))
+            if planned is not None:
+                # A host that was feasible before the last of these claims may not be feasible after it.
+                evaluation = evaluations.of(self.funnel, view, request, entering, host_candidates.infeasible)
+                host_candidates.remember_in(evaluation.candidates)
+                ranking = evaluation.ranking(ties)
+            alternates = alternates_of(view, ranking, host_candidates, offered, chosen, message.num_alternates)
+        is_isolated = request.group_policy == "isolate"
+        return DestinationPlan(view, chosen, alternates, explanations, is_isolated, host_candidates.is_given_up)
 
     def why_not(
         self, no_host: NoHost, message: SelectDestinations, refused_claims: RefusedClaims, named: Collection[str] = ()
     ) -> Explanation:
-        """Return why there was no host.
-
-        :param named: hosts that the explanation describes by name.
-        """
+        """Return why there was no host."""
         planned = structs.replace(message, request_spec=no_host.request)
         task = _PlanInput(no_host.view, planned, refused_claims, NO_CONTEXT, named)
         trace = DecisionTrace(no_host.view, no_host.filtered, no_host.host_candidates)
@@ -264,25 +246,24 @@ class Planner:
         first = structs.replace(message, instance_uuids=message.instance_uuids[:1])
         view, _ = _PlanInput(snapshot, first, RefusedClaims(), context).views(request.resource_request.totals())
         entering = _entering(view, _leaving(view, context))
-        feasible = self._funnel.filter(view, request, entering).left
-        return InstanceCounter(self._funnel, view, request, feasible, seconds).count()
+        feasible = self.funnel.filter(view, request, entering).left
+        return InstanceCounter(self.funnel, view, request, feasible, seconds).count()
 
     def _explained(self, task: "_PlanInput", trace: DecisionTrace, *, placed: int) -> Explanation:
         message = task.message
-        explainer = Explainer(self._funnel, trace, message.request_spec, task.refused_claims, task.named)
-        explanation = explainer.explain()
+        explainer = Explainer(self.funnel, trace, message.request_spec, task.refused_claims, task.named)
         return structs.replace(
-            explanation,
+            explainer.explain(),
             instances=len(message.instance_uuids),
             placed=placed,
-            skipped_plugins=dict(self._funnel.plugin_failures.skipped),
+            skipped_plugins=dict(self.funnel.plugin_failures.skipped),
         )
 
     def _all_removed(
         self, view: Snapshot, request: RequestSpec, host_candidates: HostCandidates, before: Sequence[Stage]
     ) -> FilterResult:
         """Return the stages that removed all hosts; hosts that were left out as infeasible enter the filters again."""
-        filtered = self._funnel.filter(view, request, _entering(view, before))
+        filtered = self.funnel.filter(view, request, _entering(view, before))
         stages = [*before, *filtered.stages]
         if filtered.left.any():
             stages += _candidate_stages(filtered.left, host_candidates, host_candidates.infeasible)

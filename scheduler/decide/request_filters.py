@@ -12,7 +12,8 @@ from msgspec import structs
 from moorage import errors
 from moorage.messages import SelectDestinations
 from moorage.model import UNSUFFIXED, RequestSpec, ResourceGroup
-from moorage.plugin import Aggregate, Cloud, Filter, HostView, RequestFilter, RequestRefused
+from moorage.plugin import Aggregate, Cloud, HostView, RequestFilter, RequestRefused
+from scheduler.decide.funnel import reason_of
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures
 from scheduler.plugins.loading import Named
 
@@ -89,7 +90,7 @@ class RequestFilterChain:
                 if not isinstance(narrower, RequestSpec):
                     raise TypeError(f"it has returned {type(narrower).__name__}, which is no request")
             except RequestRefused as refused:
-                return Refusal(name, _reason_of(refused))
+                return Refusal(name, reason_of(refused))
             except errors.InvalidRequest as fault:
                 path = f"{_REQUEST}{fault.path.removeprefix('$')}"
                 raise errors.InvalidRequest(path=path, reason=fault.reason) from fault
@@ -122,12 +123,6 @@ class _CloudOfAView(Cloud):
 
     def has_trait(self, trait: str) -> bool:
         return bool(self._view.root_has_trait(trait).any())
-
-
-def _reason_of(refused: RequestRefused) -> str:
-    """Return the reason of a refusal, or the default one of filters: a refusal without a reason is a refusal, too."""
-    reason = getattr(refused, "reason", None)
-    return reason if isinstance(reason, str) and reason else Filter.reason
 
 
 def _moved_to_root(request: RequestSpec) -> RequestSpec:

@@ -92,7 +92,7 @@ class _ResolvedSpecs:
         for equal, known in self._known:
             if equal == spec:
                 return structs.replace(message, request_spec=known)
-        decision.planner.check(spec)
+        decision.planner.funnel.check(spec)
         decision.check_on_view()
         resolved = decision.resolve(self._view, self._aggregates_as_of)
         # If broken plug-ins are skipped, each request must find out itself which ones are broken.
@@ -274,8 +274,6 @@ class SharedDecisions:
     def _context(
         self, connection: Connection, message: SelectDestinations, members: request_context.Members
     ) -> RequestContext | None:
-        if not _has_context(message):
-            return request_context.NO_CONTEXT
         try:
             return request_context.read(connection, message, self._environment.names, members)
         except NOT_PLANNED:

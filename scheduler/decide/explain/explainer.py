@@ -5,8 +5,9 @@ filter and no weigher runs on all hosts again.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from msgspec import structs
@@ -59,7 +60,7 @@ class Explainer:
         self._refused_claims = refused_claims
         self._named = named
         self._view = trace.view
-        self._hosts: dict[int, Host] = {}
+        self._host: Callable[[int], Host] = cache(trace.view.host)
 
     def explain(self) -> Explanation:
         """Return the explanation.
@@ -102,11 +103,6 @@ class Explainer:
         return found
 
     # --- Single hosts -----------------------------------------------------------------------------------------------
-
-    def _host(self, row: int) -> Host:
-        if row not in self._hosts:
-            self._hosts[row] = self._view.host(row)
-        return self._hosts[row]
 
     def _nearest_hosts(self, nearest: NearestMisses, misses: Collection[Miss]) -> dict[str, str]:
         """Return the reason against each of the hosts that passed most filters, without those listed as misses."""

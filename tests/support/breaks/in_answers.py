@@ -38,8 +38,8 @@ ALTERNATES = (
         promise=5,
         lost="An alternate suits a server only as long as the other servers of its request are not claimed.",
         module="scheduler.decide.planner",
-        line="            evaluation = evaluations.of(self._funnel, view, request, entering, infeasible)",
-        broken="            _ = infeasible",
+        line="evaluation = evaluations.of(self.funnel, view, request, entering, host_candidates.infeasible)",
+        broken="_ = host_candidates.infeasible",
         tests=(
             "tests/contract/scheduler/decide/test_server_group_destinations.py::test_members_of_one_request_get_different_hosts",
         ),

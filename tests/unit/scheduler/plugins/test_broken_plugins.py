@@ -117,7 +117,7 @@ def rules(failure_counts: FailureCounts, *, skip: bool, **plugins: Any) -> Decis
 
 def decided(by: DecisionPolicy) -> DestinationPlan:
     planner, request_filters = by.for_request(lambda _begun_after: (), lambda _request: None)
-    planner.check(ASKED.request_spec)
+    planner.funnel.check(ASKED.request_spec)
     narrowed = request_filters.narrow(ASKED.request_spec, VIEW, 0.0)
     assert not isinstance(narrowed, Refusal)
     plan = planner.plan(VIEW, structs.replace(ASKED, request_spec=narrowed), RefusedClaims())
