@@ -29,9 +29,6 @@ from scheduler.registry.aggregates import rows as host_aggregates
 
 LOG = logging.getLogger(__name__)
 
-#: The maximum number of consumers that a refusal names.
-_NAMED = 5
-
 
 @dataclass(frozen=True, slots=True)
 class HostDeletion:
@@ -100,12 +97,8 @@ def delete(connection: Connection, message: DeleteHost, names: ResourceClassName
         raise StaleRead
     host_aggregates.forget_host(connection, gone.cell_uuid, message.service_host)
     change_feed.record(connection, provider_ids=gone.providers, host_ids=gone.host_ids)
-    LOG.warning(
-        "Host %s is deleted, with %s provider(s) and %s residue(s)",
-        message.service_host,
-        len(gone.providers),
-        len(gone.residues),
-    )
+    taken = f"{len(gone.providers)} provider(s) and {len(gone.residues)} residue(s)"
+    LOG.warning("Host %s is deleted, with %s", message.service_host, taken)
 
 
 def _residues(connection: Connection, name: str, tree: list[int], roots: list[int]) -> tuple[str, ...]:
@@ -124,8 +117,6 @@ def _residues(connection: Connection, name: str, tree: list[int], roots: list[in
         )
         for row in bulk.select_in(connection, query, column, ids)
     }
-    others = sorted(uuid for uuid, is_residue in there.items() if not is_residue)
-    if others:
-        named = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
-        raise errors.InvalidState(reason=f"host {name} is held by {named}: move or delete them first")
+    if others := [uuid for uuid, is_residue in there.items() if not is_residue]:
+        raise errors.InvalidState(reason=f"host {name} is held by {hosts.in_short(others)}: move or delete them first")
     return tuple(sorted(there))

@@ -149,10 +149,8 @@ def _read_again_locked(connection: Connection, found: Sequence[HostState]) -> li
     :raises StaleRead: a node of it was created or deleted concurrently.
     """
     nodes = [host.compute_node_uuid for host in found]
-    ids = [row.id for row in bulk.select_in(connection, select(hosts.c.id), hosts.c.compute_node_uuid, nodes)]
-    # SELECT id FROM hosts WHERE id IN (...) ORDER BY id FOR UPDATE
-    locked = select(hosts.c.id).order_by(hosts.c.id).with_for_update()
-    list(bulk.select_in(connection, locked, hosts.c.id, sorted(ids)))
+    of_nodes = bulk.select_in(connection, select(hosts.c.id), hosts.c.compute_node_uuid, nodes)
+    lock(connection, [row.id for row in of_nodes])
     present = by_name(connection, found[0].service_host, found[0].cell_uuid)
     if [host.compute_node_uuid for host in present] != nodes:
         raise StaleRead
@@ -169,6 +167,19 @@ def _wanted(message: SetHost, host: HostState) -> HostState:
     return structs.replace(
         host, disabled=disabled, disabled_reason=reason if disabled else None, forced_down=forced_down
     )
+
+
+def lock(connection: Connection, ids: Collection[int]) -> None:
+    """Lock the rows of hosts by id."""
+    # SELECT id FROM hosts WHERE id IN (...) ORDER BY id FOR UPDATE
+    query = select(hosts.c.id).order_by(hosts.c.id).with_for_update()
+    list(bulk.select_in(connection, query, hosts.c.id, sorted(ids)))
+
+
+def in_short(names: Collection[str], most: int = 5) -> str:
+    """Return names in one line, and the number of those after the first ``most``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(sorted(names)[:most]) + more
 
 
 def mark_down(connection: Connection, down_after: float) -> list[str]:

@@ -101,12 +101,8 @@ class _RegisteredHost:
     description_number: int
 
     def is_described_by(self, report: HostReport) -> bool:
-        return (self.nodename, self.agent, self.availability_zone, self.attributes) == (
-            report.nodename,
-            report.agent,
-            report.availability_zone,
-            _encoded(report.attributes),
-        )
+        described = report.nodename, report.agent, report.availability_zone, _encoded(report.attributes)
+        return (self.nodename, self.agent, self.availability_zone, self.attributes) == described
 
 
 def _describe(connection: Connection, message: ReportHosts, alive: Collection[str]) -> list[NumberedDescription]:
@@ -244,32 +240,17 @@ def _refuse(
 
     The node with that name may give it up in a later report.
     """
-    _log_refusal(report, named, same_node)
+    reported = f"(node {report.nodename}) reports compute node {report.compute_node_uuid}"
+    if same_node is not None:
+        owner = f"host {same_node.service_host} (node {same_node.nodename}) in cell {same_node.cell_uuid}"
+        LOG.error("Host %s %s, which belongs to %s: ignored", report.service_host, reported, owner)
+    elif named is not None:
+        known = named.compute_node_uuid
+        LOG.error("Host %s %s, but is known with %s: ignored", report.service_host, reported, known)
     is_own = same_node is None or (same_node.cell_uuid, same_node.service_host) == (cell_uuid, report.service_host)
     if number and is_own and named is not None and named.id is not None:
         return [_sent_again(report, number, same_node)]
     return []
-
-
-def _log_refusal(report: HostReport, named: _RegisteredHost | None, same_node: _RegisteredHost | None) -> None:
-    if same_node is not None:
-        LOG.error(
-            "Host %s (node %s) reports compute node %s, which belongs to host %s (node %s) in cell %s: ignored",
-            report.service_host,
-            report.nodename,
-            report.compute_node_uuid,
-            same_node.service_host,
-            same_node.nodename,
-            same_node.cell_uuid,
-        )
-    elif named is not None:
-        LOG.error(
-            "Host %s (node %s) reports compute node %s, but is known with %s: ignored",
-            report.service_host,
-            report.nodename,
-            report.compute_node_uuid,
-            named.compute_node_uuid,
-        )
 
 
 def _write_descriptions(
@@ -344,7 +325,7 @@ def _insert(
             del row["id"]
         bulk.insert(connection, hosts, rows, stamps=("heartbeat_at", "created_at", "updated_at"))
         nodes = [host.compute_node_uuid for host in chunk]
-        ids = connection.scalars(select(hosts.c.id).where(hosts.c.compute_node_uuid.in_(nodes))).all()
+        ids = connection.scalars(select(hosts.c.id).where(hosts.c.compute_node_uuid.in_(nodes)))
         change_feed.record(connection, host_ids=list(ids))
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sqlalchemy import select
@@ -65,7 +65,8 @@ class Sweep:
             if begun - since >= self._down_after:
                 silent = self._database.write(lambda connection: hosts.mark_down(connection, self._down_after))
                 if silent:
-                    LOG.warning("Down, without a heartbeat for %s s: %s", self._down_after, _listed(silent))
+                    named = hosts.in_short(silent, _LISTED)
+                    LOG.warning("Down, without a heartbeat for %s s: %s", self._down_after, named)
         except errors.Unavailable:
             self._reachable_since = None
             raise
@@ -82,12 +83,6 @@ class Sweep:
             return since
         LOG.warning("Hosts were not looked at for %.0f s: the time-out of each begins again", this.there - last.there)
         return this.here
-
-
-def _listed(names: Collection[str]) -> str:
-    """Return names in one line: if a whole cell is silent, the number of those left out."""
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(sorted(names)[:_LISTED]) + more
 
 
 class _Round(NamedTuple):

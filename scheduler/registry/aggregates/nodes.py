@@ -14,9 +14,7 @@ from placement_store.db import bulk
 from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
 from placement_store.schema import consumers, host_aggregate_hosts, host_aggregates, hosts, resource_providers
-
-#: The maximum number of consumers that a refusal names.
-_NAMED = 5
+from scheduler.registry import hosts as registry
 
 
 class Node(NamedTuple):
@@ -43,9 +41,7 @@ def lock(connection: Connection, affected: Collection[AggregateHost], *, with_pr
     found = _nodes(connection, affected)
     if with_providers:
         providers.lock(connection, [node.provider_id for node in found if node.provider_id is not None])
-    # SELECT id FROM hosts WHERE id IN (...) ORDER BY id FOR UPDATE
-    query = select(hosts.c.id).order_by(hosts.c.id).with_for_update()
-    list(bulk.select_in(connection, query, hosts.c.id, [node.id for node in found]))
+    registry.lock(connection, [node.id for node in found])
     # A transaction that registers a node of such a host, or creates its provider, also locks the host's row. Either it
     # waits for this transaction, or it was first: then this second read finds its node.
     if _nodes(connection, affected) != found:
@@ -91,7 +87,7 @@ def refuse_zone_change_with_servers(
     for (root_id,) in bulk.select_in(connection, first, table.root_provider_id, sorted(changed)):
         node, was, would_be = changed[root_id]
         uuids = connection.scalars(_placed(table.uuid).where(table.root_provider_id == root_id)).all()
-        named = ", ".join(sorted(uuids)[:_NAMED]) + (f" and {len(uuids) - _NAMED} more" if len(uuids) > _NAMED else "")
+        named = registry.in_short(uuids)
         raise errors.InvalidState(
             reason=f"host {node.host.service_host} would go from zone {was} to {would_be} with {named} on it"
         )
