@@ -11,9 +11,7 @@ from oslo_config import cfg
 from moorage.bus.bus import Bus, BusServer
 from moorage.config import options
 from moorage.db.database import Database
-from moorage.messages import (
-    REPORTS_TOPIC,
-)
+from moorage.messages import REPORTS_TOPIC
 from moorage.service.heartbeat import Heartbeat
 from moorage.service.process import ComposedService, Periodic, until_available
 from moorage.service.stored_requests import StoredRequests
@@ -173,9 +171,7 @@ class SchedulerService(ComposedService):
         return [
             Periodic("sweep of silent hosts", sweep.run, sweep.interval),
             Periodic(
-                "comparison of the host view",
-                lambda: follower.compare(follower.now()),
-                settings.view_compare_interval,
+                "comparison of the host view", lambda: follower.compare(follower.now()), settings.view_compare_interval
             ),
             Periodic(
                 "pruning of the feed",

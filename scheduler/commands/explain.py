@@ -254,8 +254,7 @@ def _check(given: argparse.Namespace) -> None:
             continue
         for option in sorted(given_options - allowed):
             raise errors.InvalidRequest(
-                path=_flag(option),
-                reason=f"it has no effect, because {_flag(source)} gives the request",
+                path=_flag(option), reason=f"it has no effect, because {_flag(source)} gives the request"
             )
         if size and not _has_size(given):
             raise errors.InvalidRequest(path="--vcpus, --memory-mb", reason="both must be given")

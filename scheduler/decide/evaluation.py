@@ -92,12 +92,7 @@ class Evaluation:
     """
 
     def __init__(
-        self,
-        funnel: Funnel,
-        view: Snapshot,
-        request: RequestSpec,
-        entering: BoolArray,
-        left_out: Collection[int] = (),
+        self, funnel: Funnel, view: Snapshot, request: RequestSpec, entering: BoolArray, left_out: Collection[int] = ()
     ) -> None:
         self.filtered: FilterResult = funnel.filter(view, request, without(entering, left_out))
         ranking = funnel.rank(view, request, self.filtered.left, seed=0)

@@ -28,8 +28,7 @@ _MEMBERSHIPS = bulk.Lookup(
     select(hosts.c.id, _MEMBER.aggregate_id)
     .select_from(hosts)
     .join(
-        host_aggregate_hosts,
-        (_MEMBER.cell_uuid == hosts.c.cell_uuid) & (_MEMBER.service_host == hosts.c.service_host),
+        host_aggregate_hosts, (_MEMBER.cell_uuid == hosts.c.cell_uuid) & (_MEMBER.service_host == hosts.c.service_host)
     ),
     hosts.c.id,
 )

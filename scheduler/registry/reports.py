@@ -230,11 +230,7 @@ def _sent_again(report: HostReport, number: int, same_node: _RegisteredHost | No
 
 
 def _refuse(
-    cell_uuid: str,
-    report: HostReport,
-    number: int,
-    named: _RegisteredHost | None,
-    same_node: _RegisteredHost | None,
+    cell_uuid: str, report: HostReport, number: int, named: _RegisteredHost | None, same_node: _RegisteredHost | None
 ) -> list[NumberedDescription]:
     """Log why a description is refused; return it if only its name is not free, so that the cell sends it again.
 
@@ -302,10 +298,7 @@ def _flags(connection: Connection, cell_uuid: str, service_hosts: Collection[str
 
 
 def _insert(
-    connection: Connection,
-    new: list[_RegisteredHost],
-    alive: Collection[str],
-    flags: Mapping[str, Mapping[str, Any]],
+    connection: Connection, new: list[_RegisteredHost], alive: Collection[str], flags: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Insert new hosts.
 

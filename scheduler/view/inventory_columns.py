@@ -79,12 +79,7 @@ class InventoryArrays:
 
 
 _FIELDS = [field.name for field in fields(InventoryArrays)]
-_NONE_VALUES: dict[str, float] = {
-    **dict.fromkeys(_FIELDS, 0),
-    "min_unit": 1,
-    "step_size": 1,
-    "allocation_ratio": 1.0,
-}
+_NONE_VALUES: dict[str, float] = {**dict.fromkeys(_FIELDS, 0), "min_unit": 1, "step_size": 1, "allocation_ratio": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
