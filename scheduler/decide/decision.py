@@ -17,7 +17,7 @@ from placement_store.db.retries import retry_on_stale_read
 from scheduler.decide import request_context
 from scheduler.decide.claim_writer import ClaimRefused
 from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
-from scheduler.decide.host_candidates import RefusedClaims, budget_for
+from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import NO_CONTEXT, RequestContext
 from scheduler.decide.request_filters import Refusal
@@ -90,7 +90,7 @@ class Decision(ABC, Generic[T]):
         self.received_at = environment.follower.now()
         self.policy = policy
         self.planner, self._request_filters = policy.for_request(environment.aggregates, environment.check_groups)
-        self.refused_claims = refused_claims or RefusedClaims(budget_for(len(message.instance_uuids)))
+        self.refused_claims = refused_claims or RefusedClaims.none(len(message.instance_uuids))
 
     def run(self) -> T:
         """Decide the request and return its answer.

@@ -31,8 +31,26 @@ def check(message: SelectDestinations) -> None:
 
     :raises InvalidRequest: see :func:`select`.
     """
-    _check_size(message)
-    _check_move(message)
+    count, move = len(message.instance_uuids), message.move
+    if len(set(message.instance_uuids)) < count:
+        raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
+    if count * (1 + message.num_alternates) > MAX_SELECTIONS:
+        raise errors.InvalidRequest(
+            path="$.num_alternates", reason=f"that makes more than {MAX_SELECTIONS} selections in one answer"
+        )
+    if move is None:
+        return
+    if count > 1:
+        raise errors.InvalidRequest(path="$.instance_uuids", reason="one instance moves at a time")
+    [instance_uuid] = message.instance_uuids
+    if instance_uuid not in message.consumer_generations:
+        raise errors.InvalidRequest(
+            path="$.consumer_generations", reason="the generation of the instance that is to move is not named"
+        )
+    if move.migration_uuid == instance_uuid:
+        raise errors.InvalidRequest(path="$.move.migration_uuid", reason="it is the instance itself")
+    if message.keep_held:
+        raise errors.InvalidRequest(path="$.keep_held", reason="`keep_held` cannot be combined with `move`")
 
 
 def select(
@@ -159,38 +177,9 @@ class ClaimingDecision(Decision[Selections]):
         answer = []
         for instance_uuid, (claimed, *alternates) in zip(uuids, stored, strict=True):
             claim_id, generation = standing.get(instance_uuid, (None, None))
-            if claim_id == claimed.claim_id:
-                answer.append([claimed, *alternates])
-            else:
-                released = structs.replace(claimed, released=True, consumer_generation=generation)
-                answer.append([released, *alternates])
+            if claim_id != claimed.claim_id:
+                claimed = structs.replace(claimed, released=True, consumer_generation=generation)
+            answer.append([claimed, *alternates])
         if all(claimed.released for claimed, *_ in answer):
             raise errors.ClaimReleased(consumer_uuid=uuids[0], claim_id=str(stored[0][0].claim_id))
         return answer
-
-
-def _check_size(message: SelectDestinations) -> None:
-    count = len(message.instance_uuids)
-    if len(set(message.instance_uuids)) < count:
-        raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
-    if count * (1 + message.num_alternates) > MAX_SELECTIONS:
-        raise errors.InvalidRequest(
-            path="$.num_alternates", reason=f"that makes more than {MAX_SELECTIONS} selections in one answer"
-        )
-
-
-def _check_move(message: SelectDestinations) -> None:
-    move = message.move
-    if move is None:
-        return
-    if len(message.instance_uuids) > 1:
-        raise errors.InvalidRequest(path="$.instance_uuids", reason="one instance moves at a time")
-    [instance_uuid] = message.instance_uuids
-    if instance_uuid not in message.consumer_generations:
-        raise errors.InvalidRequest(
-            path="$.consumer_generations", reason="the generation of the instance that is to move is not named"
-        )
-    if move.migration_uuid == instance_uuid:
-        raise errors.InvalidRequest(path="$.move.migration_uuid", reason="it is the instance itself")
-    if message.keep_held:
-        raise errors.InvalidRequest(path="$.keep_held", reason="`keep_held` cannot be combined with `move`")

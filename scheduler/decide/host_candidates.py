@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Self
 
 from moorage import errors
 from moorage.model import (
@@ -55,11 +56,6 @@ def amounts_of(request: AllocationRequest) -> ClaimedAmounts:
     )
 
 
-def budget_for(instances: int) -> SearchBudget:
-    """Return the budget that all searches for one request share, however often it is planned."""
-    return SearchBudget(seconds=SECONDS + _SECONDS_OF_AN_INSTANCE * instances)
-
-
 @dataclass(slots=True)
 class RefusedClaims:
     """Hold the claims of one request that the store has refused so far, and the rest of its search budget."""
@@ -71,6 +67,11 @@ class RefusedClaims:
     #: The number of claims that were refused, by compute node: other decisions were faster. These hosts are not offered
     #: as alternates.
     lost: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def none(cls, instances: int) -> Self:
+        """Return those of a new request: none yet, and the budget of all its searches, however often it is planned."""
+        return cls(SearchBudget(seconds=SECONDS + _SECONDS_OF_AN_INSTANCE * instances))
 
     def add(self, node_uuid: str, request: AllocationRequest) -> None:
         """Note that the store has refused the claim of a candidate."""

@@ -1,6 +1,7 @@
 """Build the answer to ``select_destinations`` from a plan and its claims."""
 
 from collections.abc import Sequence
+from functools import cache, partial
 
 from msgspec import structs
 
@@ -16,13 +17,7 @@ Selections = list[list[Selection]]
 def selections_of(plan: DestinationPlan, claimed: Sequence[Claimed], group: ServerGroup | None) -> Selections:
     """Return the selections of a claimed plan: for each instance its host, and then the alternates."""
     # Many instances share their alternates: build each selection once.
-    selections: dict[HostChoice, Selection] = {}
-
-    def selection(choice: HostChoice) -> Selection:
-        if choice not in selections:
-            selections[choice] = _selection(plan.view, choice, group)
-        return selections[choice]
-
+    selection = cache(partial(_selection, plan.view, group))
     explanations: Sequence[Explanation | None] = plan.explanations or [None] * len(plan.chosen)
     return [
         [
@@ -40,7 +35,7 @@ def selections_of(plan: DestinationPlan, claimed: Sequence[Claimed], group: Serv
     ]
 
 
-def _selection(view: Snapshot, choice: HostChoice, group: ServerGroup | None) -> Selection:
+def _selection(view: Snapshot, group: ServerGroup | None, choice: HostChoice) -> Selection:
     host, tree, request = view.hosts[choice.row], view.trees[choice.row], choice.allocation_request
     pools = {member.uuid for member in tree.sharing} if tree else set()
     return Selection(

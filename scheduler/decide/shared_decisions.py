@@ -27,7 +27,7 @@ from scheduler.decide.claim_writer import ClaimRefused, ClaimWriter, PlannedRequ
 from scheduler.decide.decision import CLAIM, CONTEXT, FOLLOW, NOT_PLANNED, PLAN
 from scheduler.decide.destinations import ClaimingDecision
 from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
-from scheduler.decide.host_candidates import RefusedClaims, budget_for
+from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.planner import NoHost
 from scheduler.decide.request_context import RequestContext
 from scheduler.decide.request_filters import Refusal
@@ -52,11 +52,6 @@ class _Request(NamedTuple):
 
     message: SelectDestinations
     refused_claims: RefusedClaims
-
-    @classmethod
-    def of(cls, message: SelectDestinations) -> "_Request":
-        """Return a request to which nothing has been refused yet."""
-        return cls(message, RefusedClaims(budget_for(len(message.instance_uuids))))
 
 
 #: Decides a request alone, in the thread and the context of its caller.
@@ -122,7 +117,7 @@ class SharedDecisions:
     def select(self, message: SelectDestinations) -> Selections:
         """Return the answer to a request; see :func:`scheduler.decide.destinations.select` for its errors."""
         destinations.check(message)
-        request = _Request.of(message)
+        request = _Request(message, RefusedClaims.none(len(message.instance_uuids)))
         answer = self._batches.do(request) if self._may_be_shared(message) else None
         return self._alone(request) if answer is None else answer
 
@@ -134,7 +129,7 @@ class SharedDecisions:
         alone: list[DecideAlone | None] = [None] * len(calls)
         shared: dict[int, Item] = {}
         for position, call in enumerate(calls):
-            request = _Request.of(call.value)
+            request = _Request(call.value, RefusedClaims.none(len(call.value.instance_uuids)))
             try:
                 destinations.check(call.value)
             except errors.InvalidRequest as fault:

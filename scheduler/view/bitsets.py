@@ -7,12 +7,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from moorage.plugin import BoolArray
 from scheduler.view.column import Column
 
 _WIDTH = 64
 _ONES = 2**_WIDTH - 1
 
-BoolArray = NDArray[np.bool_]
 WordArray = NDArray[np.uint64]
 
 

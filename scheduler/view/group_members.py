@@ -23,11 +23,16 @@ class GroupMembers:
         self._running_here = np.zeros(hosts, dtype=np.int64)
         self._running = 0
         for uuid, root in roots.items():
-            self._count(row_of_node.get(uuid), root.members, forced_down=root.forced_down)
+            self.add(row_of_node.get(uuid), root.members, forced_down=root.forced_down)
 
-    def add(self, row: int, *, forced_down: bool) -> None:
-        """Add a member to a host."""
-        self._count(row, 1, forced_down=forced_down)
+    def add(self, row: int | None, members: int = 1, *, forced_down: bool) -> None:
+        """Add members to a host; null for one that is in no row."""
+        if row is not None:
+            self._here[row] += members
+        if not forced_down:
+            self._running += members
+            if row is not None:
+                self._running_here[row] += members
 
     def with_more(self, counts: IntArray) -> "GroupMembers":
         """Return a copy with more members on each host; these do not count as elsewhere for the other hosts."""
@@ -53,11 +58,3 @@ class GroupMembers:
     def elsewhere_at(self, row: int) -> int:
         """Return the number of members on the other hosts, without hosts that are forced down."""
         return self._running - int(self._running_here[row])
-
-    def _count(self, row: int | None, members: int, *, forced_down: bool) -> None:
-        if row is not None:
-            self._here[row] += members
-        if not forced_down:
-            self._running += members
-            if row is not None:
-                self._running_here[row] += members

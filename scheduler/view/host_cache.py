@@ -180,7 +180,8 @@ class HostCache:
                 self._put_provider(provider)
             # Build the trees last: each is built once, after all of its providers are in place.
             for root_id in self._provider_trees.pop_changed_roots():
-                self._refresh_tree(root_id)
+                if (row := self._row_of_root(root_id)) is not None:
+                    self._set_tree(row, self._provider_trees.tree(root_id))
             for root_id, count in (instances or {}).items():
                 self._put_instances(root_id, count)
 
@@ -364,11 +365,6 @@ class HostCache:
             del self._ids[provider.uuid]
             if (row := self._row_of_node.get(provider.uuid)) is not None:
                 self._set_tree(row, None)
-
-    def _refresh_tree(self, root_id: int) -> None:
-        row = self._row_of_root(root_id)
-        if row is not None:
-            self._set_tree(row, self._provider_trees.tree(root_id))
 
     def _set_tree(self, row: int, tree: CachedTree | None) -> None:
         before = self._trees[row]

@@ -7,7 +7,6 @@ from typing import Self
 from moorage.model import AllocationRequest, Resources
 from moorage.plugin import BoolArray, FloatArray, IntArray
 from scheduler.view.column import frozen
-from scheduler.view.provider_trees import CachedProvider
 from scheduler.view.snapshot import ChangedHosts, Snapshot
 
 
@@ -69,23 +68,14 @@ class PlannedView(Snapshot):
 
         The instance may claim this amount there even if the provider is over-full.
         """
-        provider = self._serving(provider_uuid)
-        if provider is None:
-            return
+        rows = self.index.by_uuid.get(provider_uuid, [])
+        trees = (tree for row in rows if (tree := self.trees[row]))
+        slots = next((one.slots for tree in trees for one in tree.serving if one.uuid == provider_uuid), {})
         for name, amount in resources.items():
-            slot = provider.slots.get(name)
+            slot = slots.get(name)
             if slot is not None and name in self.planned_use:
                 capacity = self.classes[name].slots.capacity[slot]
                 self.planned_use[name][slot] = min(self.planned_use[name][slot], capacity) - amount
-
-    def _serving(self, provider_uuid: str) -> CachedProvider | None:
-        """Return the provider of a uuid, or None if it serves no host."""
-        for row in self.index.by_uuid.get(provider_uuid, []):
-            tree = self.trees[row]
-            for provider in tree.serving if tree else ():
-                if provider.uuid == provider_uuid:
-                    return provider
-        return None
 
 
 def without_instance(
