@@ -60,7 +60,9 @@ def requirement(text: str, key: str) -> Requirement:
     if name == "<in>":
         return _contains([_one(operands, name, key)])
     if name == "<all-in>":
-        return _contains(_some(operands, name, key))
+        if not operands:
+            raise wrong(key, f"{name} takes at least one value")
+        return _contains(operands)
     if name == _OR:
         return _one_of(_alternatives(operands, key))
     if _LIKE_AN_OPERATOR.fullmatch(name):
@@ -76,12 +78,6 @@ def _one(operands: Sequence[str], name: str, key: str) -> str:
     if len(operands) != 1:
         raise wrong(key, f"{name} takes one value, and was given {len(operands)}")
     return operands[0]
-
-
-def _some(operands: Sequence[str], name: str, key: str) -> Sequence[str]:
-    if not operands:
-        raise wrong(key, f"{name} takes at least one value")
-    return operands
 
 
 def _alternatives(operands: Sequence[str], key: str) -> Sequence[str]:

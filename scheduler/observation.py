@@ -22,12 +22,7 @@ _COMPARISONS, _SPARE_SECONDS = 3, 5.0
 
 
 class SchedulerObservation:
-    """The checks and samplers of a running scheduler.
-
-    :param servers: its servers on the bus.
-    :param decisions: the requests for destinations in flight.
-    :param policy: the policy in force.
-    """
+    """The checks and samplers of a running scheduler."""
 
     def __init__(
         self,
@@ -52,7 +47,11 @@ class SchedulerObservation:
 
     def samplers(self) -> Mapping[str, Sampler]:
         """Return the functions that read samples, by name."""
-        return {"view": self._view, "decisions": self._in_flight, "policy": self._reload}
+        return {
+            "view": self._view,
+            "decisions": lambda: [metrics.DECISIONS_IN_PROGRESS.sample(self._decisions.count())],
+            "policy": lambda: [metrics.RELOAD_REFUSED.sample(int(self._policy.is_reload_refused))],
+        }
 
     def close(self) -> None:
         """Close the probe's connection."""
@@ -80,9 +79,3 @@ class SchedulerObservation:
         }
         hosts = [metrics.VIEW_HOSTS.sample(int(np.count_nonzero(mask)), state) for state, mask in states.items()]
         return [metrics.VIEW_AGE.sample(self._follower.age()), *hosts]
-
-    def _in_flight(self) -> list[GaugeSample]:
-        return [metrics.DECISIONS_IN_PROGRESS.sample(self._decisions.count())]
-
-    def _reload(self) -> list[GaugeSample]:
-        return [metrics.RELOAD_REFUSED.sample(int(self._policy.is_reload_refused))]

@@ -60,7 +60,6 @@ class SchedulingPolicy:
     ) -> "SchedulingPolicy":
         """Load the policy of a configuration.
 
-        :param failure_counts: counts the failures of plug-ins.
         :param watch: limits the time of plug-ins that are not built-in.
         :raises ConfigurationError: a plug-in does not exist, cannot be loaded, or refuses the values of its options;
             or a file has an option in a plug-ins' group that no installed plug-in has.
@@ -103,8 +102,6 @@ class ActivePolicy:
     """The policy in force, and the outcome of the last reload.
 
     :param conf: the configuration at start; a later one may differ in more than the policy.
-    :param failure_counts: counts the failures of plug-ins.
-    :param watch: limits the time of plug-ins.
     :param put_in_force: makes new decisions use a policy; must not raise.
     """
 

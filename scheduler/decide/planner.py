@@ -93,11 +93,7 @@ class NoHost:
 
 
 class Planner:
-    """Plan requests with the configured filters and weighers.
-
-    :param subset_size: the number of best hosts among which one is picked at random, by the request's seed.
-    :param evaluations: the evaluations of earlier requests by the same plug-ins.
-    """
+    """Plan requests with the configured filters and weighers; for the parameters see :class:`.DecisionPolicy`."""
 
     def __init__(self, funnel: Funnel, subset_size: int, evaluations: EvaluationPool | None = None) -> None:
         self.funnel = funnel

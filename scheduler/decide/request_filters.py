@@ -5,6 +5,7 @@ and traits of that moment.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 from msgspec import structs
@@ -113,13 +114,10 @@ class _CloudOfAView(Cloud):
 
     def __init__(self, view: HostView, aggregates: Callable[[], Sequence[Aggregate]]) -> None:
         self._view = view
-        self._read = aggregates
-        self._aggregates: Sequence[Aggregate] | None = None
+        self._read = cache(lambda: sorted(aggregates(), key=lambda aggregate: aggregate.uuid))
 
     def aggregates(self) -> Sequence[Aggregate]:
-        if self._aggregates is None:
-            self._aggregates = sorted(self._read(), key=lambda aggregate: aggregate.uuid)
-        return self._aggregates
+        return self._read()
 
     def has_trait(self, trait: str) -> bool:
         return bool(self._view.root_has_trait(trait).any())

@@ -26,10 +26,7 @@ _TABLES = (resource_providers, hosts_table)
 
 
 class ViewEndpoint:
-    """The endpoint of `catch_up_view` and `compare_view`.
-
-    :param decisions: the decisions in flight.
-    """
+    """The endpoint of `catch_up_view` and `compare_view`."""
 
     def __init__(self, environment: DecisionEnvironment, decisions: InFlight) -> None:
         self._database = environment.database

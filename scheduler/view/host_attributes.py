@@ -132,7 +132,7 @@ class HostAttributes:
     """
 
     def __init__(self, hosts: Sequence[HostRow]) -> None:
-        self._hosts = hosts
+        self.hosts = hosts
         #: The version of these attributes, and the version at which each host changed last.
         self._version = 0
         self._changed_at: IntArray = np.zeros(len(hosts), dtype=np.int64)
@@ -153,11 +153,6 @@ class HostAttributes:
         after._changed_at[list(rows)] = after._version
         after._columns = dict(self._columns)
         return after
-
-    @property
-    def hosts(self) -> int:
-        """The number of hosts."""
-        return len(self._hosts)
 
     def attribute(self, path: str) -> DictionaryColumn:
         """Return the column of the attribute that drivers report under a path."""
@@ -222,10 +217,10 @@ class HostAttributes:
         if found is None or version < self._version:
             # Update the column from its version; if more than half of the hosts have changed, rebuild it instead.
             rows = np.flatnonzero(self._changed_at > version).tolist()
-            if found is None or len(rows) > len(self._hosts) // 2:
-                found = DictionaryColumn(map(value_of, self._hosts))
+            if found is None or len(rows) > len(self.hosts) // 2:
+                found = DictionaryColumn(map(value_of, self.hosts))
             else:
-                found = found.updated({row: value_of(self._hosts[row]) for row in rows}, len(self._hosts))
+                found = found.updated({row: value_of(self.hosts[row]) for row in rows}, len(self.hosts))
             if len(self._columns) >= _MAX_COLUMNS:
                 self._columns = {}
             self._columns[kind, name] = self._version, found

@@ -68,7 +68,7 @@ class HostCache:
             self._index = ProviderIndex(self._trees)
         # The snapshot shares these lists: the next write copies them first.
         self._rows_are_shared = True
-        if self._changed_rows or len(self._hosts) != self._host_attributes.hosts:
+        if self._changed_rows or len(self._hosts) != len(self._host_attributes.hosts):
             self._host_attributes = self._host_attributes.updated(self._hosts, self._changed_rows)
             self._changed_rows = set()
         return Snapshot(

@@ -172,7 +172,9 @@ class ProviderTrees:
             for id_ in self._sharing_in_aggregate.get(aggregate, ())
         }
         sharing = tuple(found for id_ in sorted(shared) if (found := self._providers[id_]).root_id != root_id)
-        return CachedTree(own, sharing, self._beside(sharing))
+        roots = dict.fromkeys(provider.root_id for provider in sharing)
+        beside = tuple(other for root in roots for other in self._under(root) if other.id not in shared)
+        return CachedTree(own, sharing, beside)
 
     def _under(self, root_id: int) -> tuple[CachedProvider, ...]:
         """Return the providers of a root's own tree, parents before their children."""
@@ -190,12 +192,6 @@ class ProviderTrees:
         for provider in ordered:  # the list grows during the iteration: breadth first
             ordered.extend(children.get(provider.id, ()))
         return tuple(ordered)
-
-    def _beside(self, sharing: tuple[CachedProvider, ...]) -> tuple[CachedProvider, ...]:
-        """Return the other providers of the sharing providers' trees, parents first."""
-        roots = dict.fromkeys(provider.root_id for provider in sharing)
-        shown = {provider.id for provider in sharing}
-        return tuple(other for root_id in roots for other in self._under(root_id) if other.id not in shown)
 
 
 def _discard(index: dict[K, set[int]], key: K, id_: int) -> None:

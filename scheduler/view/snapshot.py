@@ -177,7 +177,9 @@ class Snapshot(HostView):
         tree = self.trees[row]
         serving = tree.serving if tree else ()
         return {
-            name: added_in_order(self._capacity(name, one.slots[name]) for one in serving if name in one.slots)
+            name: added_in_order(
+                self.classes[name].slots.capacity.item(one.slots[name]) for one in serving if name in one.slots
+            )
             for name in resource_classes
         }
 
@@ -353,9 +355,6 @@ class Snapshot(HostView):
 
     def _inventories(self, resource_class: str, slots: Iterable[int]) -> list[HostInventory]:
         return [self.classes[resource_class].slots.of(slot) for slot in slots]
-
-    def _capacity(self, resource_class: str, slot: int) -> float:
-        return self.classes[resource_class].slots.capacity.item(slot)
 
     def _candidate_provider(
         self, provider: CachedProvider, uuids: Mapping[int, str], resource_classes: Collection[str]
