@@ -31,8 +31,7 @@ _COLUMNS = ("uuid", "name", "zone", "metadata", "hosts")
 
 
 def _add_metadata(parser: argparse.ArgumentParser) -> None:
-    metadata = argument("--metadata", type=_pair, repeated=True, metavar="KEY=VALUE", help="Metadata of the aggregate")
-    metadata(parser)
+    argument("--metadata", type=_pair, repeated=True, metavar="KEY=VALUE", help="Metadata of the aggregate")(parser)
     parser.add_argument(
         "--zone",
         type=argument_types.name,

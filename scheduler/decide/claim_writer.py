@@ -119,7 +119,7 @@ class ClaimWriter:
         metrics.CLAIM_TRIES.inc()
         with _noticing_refusals():
             stored = (
-                self.requests.once_by(planned.message, partial(self._claim_alone, planned))
+                self.requests.once_by(planned.message, lambda: self._claim_only([planned])[0])
                 if planned.only_claims
                 else self.requests.once(planned.message, partial(self._claim, planned), planned.answer)
             )
@@ -136,27 +136,24 @@ class ClaimWriter:
         :raises DuplicateRequest: one of them has been answered already.
         :raises MoorageError: as :func:`placement_store.claims.claim.claim` does.
         """
+        metrics.CLAIM_TRIES.inc()
+        with _noticing_refusals():
+            answers = self._claim_only(planned)
+        metrics.CLAIMS.inc(sum(len(one.claims) for one in planned))
+        # One request may have released allocations of a provider from which another one has claimed.
+        only_adds = all(one.only_adds for one in planned)
+        return [WrittenClaims(answer, replayed=False, bumped_once=only_adds) for answer in answers]
+
+    def _claim_only(self, planned: Sequence[PlannedRequest]) -> list[Selections]:
+        """Claim the hosts of plans that consist only of claims, in a transaction of their own."""
         made = [new for one in planned for new in one.claims]
         known = [one.keys for one in planned]
         keys = None if None in known else {uuid: key for keys in known if keys for uuid, key in keys.items()}
-        metrics.CLAIM_TRIES.inc()
-        with _noticing_refusals():
-            self.requests.once_together(
-                [(one.message, one.answer) for one in planned],
-                lambda script: claims.claim(script, made, self._names, known=keys),
-            )
-        metrics.CLAIMS.inc(len(made))
-        # One request may have released allocations of a provider from which another one has claimed.
-        only_adds = all(one.only_adds for one in planned)
-        return [WrittenClaims(one.answer, replayed=False, bumped_once=only_adds) for one in planned]
-
-    def _claim_alone(self, planned: PlannedRequest) -> Selections:
-        """Claim the hosts of a plan that consists only of claims, in a transaction of its own."""
         self.requests.once_together(
-            [(planned.message, planned.answer)],
-            lambda script: claims.claim(script, planned.claims, self._names, known=planned.keys),
+            [(one.message, one.answer) for one in planned],
+            lambda script: claims.claim(script, made, self._names, known=keys),
         )
-        return planned.answer
+        return [one.answer for one in planned]
 
     def _claim(self, planned: PlannedRequest, connection: Connection) -> Selections:
         """Claim the hosts of any other plan, within the transaction that stores the answer."""

@@ -32,11 +32,6 @@ class _PluginKind(NamedTuple):
     group: str
     base: type
 
-    @property
-    def namespace(self) -> str:
-        """The group of its entry points."""
-        return f"moorage.{self.group}"
-
 
 _FILTER = _PluginKind("filter", "filters", Filter)
 _WEIGHER = _PluginKind("weigher", "weighers", Weigher)
@@ -166,7 +161,7 @@ def _multiplier_option(name: str, plugin_class: type[Weigher]) -> cfg.FloatOpt:
 
 def _entry_points(kind: _PluginKind) -> dict[str, set[str]]:
     """Return the entry points of a kind by name; a set, as a package may be found twice on the path."""
-    manager = NamedExtensionManager[Any](kind.namespace, names=[])
+    manager = NamedExtensionManager[Any](f"moorage.{kind.group}", names=[])
     known: dict[str, set[str]] = {}
     for entry_point in manager.list_entry_points():
         known.setdefault(entry_point.name, set()).add(entry_point.value)
@@ -189,7 +184,7 @@ def _classes(kind: _PluginKind, names: Collection[str], seconds: float) -> dict[
     for name in names:
         [source] = known[name]
         plugin = f"{kind.word} {name}"
-        found = classes[name] = _within(seconds, plugin, source, partial(_import, kind.namespace, name, plugin))
+        found = classes[name] = _within(seconds, plugin, source, partial(_import, kind, name))
         if not (isinstance(found, type) and issubclass(found, kind.base)):
             raise errors.ConfigurationError(reason=f"the {plugin} is no {kind.base.__name__}, but {found!r}")
         # A missing comma makes a tuple of one key a text, and each of its letters a key.
@@ -198,13 +193,15 @@ def _classes(kind: _PluginKind, names: Collection[str], seconds: float) -> dict[
     return classes
 
 
-def _import(namespace: str, name: str, plugin: str) -> Any:
+def _import(kind: _PluginKind, name: str) -> Any:
+    plugin = f"{kind.word} {name}"
+
     def refuse(_manager: Any, entry_point: Any, fault: BaseException) -> None:
         reason = f"the {plugin} ({entry_point.value}) cannot be loaded: {fault}"
         raise errors.ConfigurationError(reason=reason) from fault
 
     try:
-        manager = NamedExtensionManager[Any](namespace, [name], on_load_failure_callback=refuse)
+        manager = NamedExtensionManager[Any](f"moorage.{kind.group}", [name], on_load_failure_callback=refuse)
     except (AssertionError, SystemExit) as fault:
         # The library does not catch these, and a module may raise anything at import.
         reason = f"the {plugin} cannot be loaded: {type(fault).__name__}: {fault}"

@@ -36,8 +36,7 @@ _MISSING = (
         hosts.c.cell_uuid,
         _OWN.uuid.label("provider_uuid"),
     )
-    .select_from(host_aggregate_hosts)
-    .join(host_aggregates, host_aggregates.c.aggregate_id == _MEMBER.aggregate_id)
+    .join_from(host_aggregate_hosts, host_aggregates, host_aggregates.c.aggregate_id == _MEMBER.aggregate_id)
     .join(aggregates, aggregates.c.id == _MEMBER.aggregate_id)
     .join(hosts, and_(hosts.c.cell_uuid == _MEMBER.cell_uuid, hosts.c.service_host == _MEMBER.service_host))
     .join(resource_providers, _OWN.uuid == hosts.c.compute_node_uuid)
