@@ -236,9 +236,6 @@ def _values(aggregate: HostAggregate) -> tuple[Any, ...]:
     return (*shown((aggregate.uuid, aggregate.name, zone)), ShownLines(dict(aggregate.metadata), lines))
 
 
-# --- Arguments ------------------------------------------------------------------------------------------------------
-
-
 def _metadata(parsed_args: argparse.Namespace) -> dict[str, str]:
     zone = {} if parsed_args.zone is None else {ZONE_KEY: parsed_args.zone}
     return {**dict(parsed_args.metadata), **zone}

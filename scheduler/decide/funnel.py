@@ -168,11 +168,21 @@ class Funnel:
                 with self.plugin_failures.timed("filter", name):
                     passes = not _concerns(Filter, plugin, request) or plugin.passes(host, request)
                 if not passes:
-                    reasons.append(why(name, plugin, host, request, self.plugin_failures))
+                    reasons.append(self.why(name, plugin, host, request))
             except PLUGIN_EXCEPTIONS:
                 LOG.warning("The filter %s has no answer for host %s", name, host.service_host, exc_info=True)
                 reasons.append(f"has no answer of the filter {name}, which is broken")
         return reasons
+
+    def why(self, name: str, plugin: Filter, host: Host, request: RequestSpec) -> str:
+        """Return a filter's reason for refusing a host, as a phrase after its name; its failures are only logged."""
+        try:
+            with self.plugin_failures.timed("filter", name):
+                reason = plugin.why(host, request)
+        except PLUGIN_EXCEPTIONS:
+            LOG.warning("The filter %s gives no reason for refusing host %s", name, host.service_host, exc_info=True)
+            return reason_of(plugin)
+        return reason if isinstance(reason, str) and reason else reason_of(plugin)
 
     def rank(self, view: Snapshot, request: RequestSpec, feasible: BoolArray, seed: int) -> Ranking:
         """Return the feasible hosts with their weights: the sums of what the weighers contribute.
@@ -301,17 +311,6 @@ class Funnel:
             host = view.host(int(rows[place])).service_host
             raise BadValue(f"its score of host {host} is {scores[place]}, which is no number to compare with")
         return scores
-
-
-def why(name: str, plugin: Filter, host: Host, request: RequestSpec, plugin_failures: PluginFailures) -> str:
-    """Return a filter's reason for refusing a host, as a phrase after the host's name; its failures are only logged."""
-    try:
-        with plugin_failures.timed("filter", name):
-            reason = plugin.why(host, request)
-    except PLUGIN_EXCEPTIONS:
-        LOG.warning("The filter %s gives no reason for refusing host %s", name, host.service_host, exc_info=True)
-        return reason_of(plugin)
-    return reason if isinstance(reason, str) and reason else reason_of(plugin)
 
 
 def reason_of(refuser: Filter | RequestRefused) -> str:

@@ -14,7 +14,6 @@ from msgspec import structs
 
 from moorage.model import Destination, Explanation, FilterCount, Miss, RankedHost, RequestSpec
 from moorage.plugin import Host
-from scheduler.decide import funnel as funnels
 from scheduler.decide.explain.nearest_misses import NearestMisses
 from scheduler.decide.funnel import FilterResult, Funnel
 from scheduler.decide.host_candidates import HostCandidates, RefusedClaims
@@ -115,9 +114,7 @@ class Explainer:
                 stage = filtered.stages[number]
                 found[name] = stage.reason
                 if stage.plugin is not None:
-                    found[name] = funnels.why(
-                        stage.name, stage.plugin, self._host(row), self._request, self._funnel.plugin_failures
-                    )
+                    found[name] = self._funnel.why(stage.name, stage.plugin, self._host(row), self._request)
         return found
 
     def _rows_named(self) -> dict[str, list[int]]:

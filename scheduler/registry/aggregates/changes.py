@@ -22,7 +22,7 @@ from moorage.messages import (
 )
 from moorage.model import ZONE_KEY, AggregateHost, HostAggregate
 from placement_store.db import bulk, change_feed
-from placement_store.db.retries import StaleRead
+from placement_store.db.retries import StaleRead, stale_if_taken
 from placement_store.providers import aggregates
 from placement_store.providers import rows as providers
 from placement_store.schema import host_aggregate_hosts, provider_aggregates
@@ -54,10 +54,8 @@ def create(connection: Connection, message: CreateHostAggregate) -> HostAggregat
     for row in connection.execute(taken):
         raise _taken(uuid if row.aggregate_id == number else message.name)
     new = {"aggregate_id": number, "name": message.name, "metadata": _document(message.metadata), "seq": 0}
-    try:
+    with stale_if_taken():
         bulk.insert(connection, aggregate_table, [new], stamps=["created_at", "updated_at"])
-    except exc.IntegrityError as fault:
-        raise StaleRead from fault
     return HostAggregate(uuid=uuid, name=message.name, metadata=message.metadata)
 
 
@@ -197,9 +195,6 @@ def _mirror(connection: Connection, number: int, joining: Collection[int], leavi
 
 def _providers(nodes: Collection[Node], of_hosts: Collection[AggregateHost]) -> set[int]:
     return {node.provider_id for node in nodes if node.provider_id is not None and node.host in of_hosts}
-
-
-# --- Helpers --------------------------------------------------------------------------------------------------------
 
 
 def _check_zone(metadata: Mapping[str, str]) -> None:
