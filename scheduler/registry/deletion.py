@@ -56,9 +56,7 @@ def plan(connection: Connection, message: DeleteHost) -> HostDeletion:
                 reason=f"host {host.service_host} is up: stop it until it is down, or force it down if it cannot run"
             )
     nodes = [host.compute_node_uuid for host in states]
-    ids = bulk.select_in(
-        connection, select(host_table.c.id, host_table.c.compute_node_uuid), host_table.c.compute_node_uuid, nodes
-    )
+    ids = bulk.select_in(connection, select(host_table.c.id), host_table.c.compute_node_uuid, nodes)
     # A compute node that is not a root serves no host: it is not deleted, because it belongs to another tree.
     roots = [key.id for key in providers.keys_found(connection, nodes).values() if key.id == key.root_id]
     tree = providers.tree_ids(connection, roots)

@@ -83,11 +83,10 @@ def states(connection: Connection, message: ListHosts = _ALL) -> list[HostState]
         query = query.where(table.cell_uuid == message.cell_uuid)
     if message.service_host is not None:
         query = query.where(table.service_host == message.service_host)
-    if message.after is not None:
-        query = query.where(table.compute_node_uuid > message.after)
-    name_order = (table.service_host, table.nodename, table.cell_uuid)
-    order = name_order if message.limit is None else (table.compute_node_uuid,)
-    found = connection.execute(query.order_by(*order).limit(message.limit)).all()
+    query = bulk.page(query, table.compute_node_uuid, message.after, message.limit)
+    if message.limit is None:
+        query = query.order_by(table.service_host, table.nodename, table.cell_uuid)
+    found = connection.execute(query).all()
     # Read the instances and the metadata of all hosts together, not host by host.
     instances = placed.instances_of_nodes(connection, [row.compute_node_uuid for row in found])
     metadata = _metadata_of(connection, [row.id for row in found])

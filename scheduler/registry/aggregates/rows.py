@@ -52,9 +52,9 @@ def get(connection: Connection, message: GetHostAggregate) -> HostAggregate:
 
 def listed(connection: Connection, message: ListHostAggregates) -> list[HostAggregate]:
     """Return the host aggregates that a message selects, ordered by name, or by uuid if it asks for a page."""
-    query = _ROWS.order_by(_TABLE.name if message.limit is None else aggregates.c.uuid).limit(message.limit)
-    if message.after is not None:
-        query = query.where(aggregates.c.uuid > message.after)
+    query = bulk.page(_ROWS, aggregates.c.uuid, message.after, message.limit)
+    if message.limit is None:
+        query = query.order_by(_TABLE.name)
     if message.service_host is not None:
         having = select(_MEMBER.aggregate_id).where(_MEMBER.service_host == message.service_host)
         query = query.where(_TABLE.aggregate_id.in_(having))
