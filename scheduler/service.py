@@ -23,14 +23,12 @@ from scheduler.decide.environment import DecisionEnvironment
 from scheduler.decide.plugin_failures import FailureCounts
 from scheduler.endpoints.decisions import DecisionEndpoint
 from scheduler.endpoints.explain import ExplainEndpoint
-from scheduler.endpoints.hosts import HostEndpoint
-from scheduler.endpoints.reports import HostReportEndpoint
+from scheduler.endpoints.registry import HostReportEndpoint, RegistryEndpoint
 from scheduler.endpoints.view import ViewEndpoint
 from scheduler.observation import SchedulerObservation
 from scheduler.plugins.loading import numeric_metadata
 from scheduler.plugins.watch import PluginWatchdog
 from scheduler.policy import ActivePolicy, SchedulingPolicy
-from scheduler.registry.aggregates.endpoint import AggregateEndpoint
 from scheduler.registry.aggregates.reader import AggregateReader
 from scheduler.registry.sweep import Sweep
 from scheduler.view.follower import Follower
@@ -86,13 +84,12 @@ class SchedulerService(ComposedService):
         decisions = DecisionEndpoint(environment, requests, failure_counts)
         endpoints = [
             decisions,
-            HostEndpoint(database, requests, names),
             # Cells of former releases report on this topic.
             HostReportEndpoint(requests),
             policies,
             ExplainEndpoint(environment),
             ViewEndpoint(environment, decisions.in_flight),
-            AggregateEndpoint(database, requests, numeric_metadata(conf.scheduler.plugin_timeout)).handlers(),
+            RegistryEndpoint(database, requests, names, numeric_metadata(conf.scheduler.plugin_timeout)).handlers(),
         ]
         # Reports have their own connection pool: hosts stay up while the placement role and decisions wait for theirs.
         of_reports = Database.configured(conf, pool_size=_REPORT_THREADS)

@@ -12,6 +12,7 @@ from moorage import errors
 from moorage.db.columns import is_ahead, now
 from moorage.messages import ListHosts, SetHost
 from moorage.model import ZONE_KEY, HostState
+from placement_store import cells
 from placement_store.allocations import placed
 from placement_store.db import bulk, change_feed
 from placement_store.db.retries import StaleRead
@@ -91,6 +92,16 @@ def states(connection: Connection, message: ListHosts = _ALL) -> list[HostState]
     instances = placed.instances_of_nodes(connection, [row.compute_node_uuid for row in found])
     metadata = _metadata_of(connection, [row.id for row in found])
     return [_host_state(row, metadata.get(row.id, {}), instances.get(row.compute_node_uuid, 0)) for row in found]
+
+
+def listed(connection: Connection, message: ListHosts) -> list[HostState]:
+    """Return the hosts that a message selects, as :func:`states` does.
+
+    :raises CellNotFound: the cell does not exist.
+    """
+    if message.cell_uuid is not None:
+        cells.by_uuid(connection, message.cell_uuid)
+    return states(connection, message)
 
 
 def by_name(connection: Connection, service_host: str, cell_uuid: str | None) -> list[HostState]:

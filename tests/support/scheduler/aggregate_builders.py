@@ -16,20 +16,13 @@ from moorage.messages import (
     SetHostAggregate,
     SyncHostAggregates,
 )
-from moorage.messages.wire import Message, R
 from moorage.model import HostAggregate, ResourceProvider, UnmirroredHost
-from moorage.service.stored_requests import StoredRequests
 from placement_store.db import change_feed
 from placement_store.schema import hosts as host_table
-from placement_store.schema import requests
 from scheduler.registry import hosts
-from scheduler.registry.aggregates.endpoint import AggregateEndpoint
 from scheduler.registry.hosts import HostRow
 from support.scheduler.builders import CELLS
 from support.scheduler.rig import Rig, node_uuid
-
-#: Metadata keys whose values a plug-in parses as numbers.
-NUMERIC = frozenset({"max_io_ops_per_host", "ram_weight_multiplier"})
 
 
 class Aggregates:
@@ -37,12 +30,7 @@ class Aggregates:
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
-        self.handlers = AggregateEndpoint(rig.database, StoredRequests(rig.database, requests), NUMERIC).handlers()
-
-    def call(self, message: Message[R]) -> R:
-        """Have the endpoint serve a message."""
-        answer: R = self.handlers[type(message)](message)
-        return answer
+        self.call = rig.serve
 
     def create(self, name: str, *hosts: str, uuid: str | None = None, **metadata: str) -> HostAggregate:
         """Create an aggregate with these hosts."""

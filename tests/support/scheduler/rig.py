@@ -24,7 +24,7 @@ from moorage.messages import (
     SetHost,
     SetInventories,
 )
-from moorage.messages.wire import decode
+from moorage.messages.wire import Message, R, decode
 from moorage.model import (
     ConsumerAllocations,
     Explanation,
@@ -46,8 +46,7 @@ from scheduler.decide.funnel import Funnel
 from scheduler.decide.plugin_failures import FailureCounts
 from scheduler.endpoints.decisions import DecisionEndpoint
 from scheduler.endpoints.explain import ExplainEndpoint
-from scheduler.endpoints.hosts import HostEndpoint
-from scheduler.endpoints.reports import HostReportEndpoint
+from scheduler.endpoints.registry import HostReportEndpoint, RegistryEndpoint
 from scheduler.endpoints.view import ViewEndpoint
 from scheduler.registry.aggregates.reader import AggregateReader
 from scheduler.view.follower import Follower
@@ -55,6 +54,9 @@ from scheduler.view.host_cache import HostCache
 from support.databases import migrated
 from support.scheduler.builders import CELLS, funnel
 from support.scheduler.worded_requests import loaded
+
+#: Metadata keys whose values a plug-in parses as numbers.
+NUMERIC = frozenset({"max_io_ops_per_host", "ram_weight_multiplier"})
 
 
 def node_uuid(number: int) -> str:
@@ -142,8 +144,13 @@ class Rig:
         for number, uuid in enumerate(CELLS):
             cells.create(self.database, name=f"cell{number}", uuid=uuid)
         stored = StoredRequests(self.database, requests)
-        self.registry = HostEndpoint(self.database, stored, self.names)
+        self.registry = RegistryEndpoint(self.database, stored, self.names, NUMERIC).handlers()
         self.host_reports = HostReportEndpoint(stored)
+
+    def serve(self, message: Message[R]) -> R:
+        """Have the endpoint of the registry serve a message."""
+        answer: R = self.registry[type(message)](message)
+        return answer
 
     def close(self) -> None:
         for scheduler in self._schedulers:
@@ -182,7 +189,7 @@ class Rig:
 
     def set_host(self, name: str, **wanted: Any) -> HostState:
         """Disable, enable or force down a host, as an operator does."""
-        return self.registry.set_host(SetHost(request_id=self.fresh(), service_host=name, **wanted))
+        return self.serve(SetHost(request_id=self.fresh(), service_host=name, **wanted))
 
     def delete_provider(self, uuid: str) -> None:
         self.placement.call(DeleteResourceProvider(request_id=self.fresh(), uuid=uuid))
@@ -193,7 +200,7 @@ class Rig:
         self.database.write(lambda connection: connection.execute(shifted))
 
     def hosts(self) -> Sequence[HostState]:
-        return self.registry.list_hosts(ListHosts())
+        return self.serve(ListHosts())
 
     def up(self) -> list[str]:
         """Return the names of the hosts that are up."""

@@ -143,8 +143,8 @@ def test_a_cell_that_was_deleted_with_its_last_host_does_not_exist(rig: Rig) -> 
     scheduler = rig.scheduler()
     assert scheduler.select(select("r1", requested_destination=Destination(cell=CELLS[1])))
     rig.release(instance_uuids("r1", 1)[0])
-    rig.registry.set_host(SetHost(request_id=rig.fresh(), service_host="host2", forced_down=True))
-    rig.registry.delete_host(DeleteHost(request_id=rig.fresh(), service_host="host2"))
+    rig.serve(SetHost(request_id=rig.fresh(), service_host="host2", forced_down=True))
+    rig.serve(DeleteHost(request_id=rig.fresh(), service_host="host2"))
     cells.delete(rig.database, "cell1")
     with pytest.raises(errors.CellNotFound):
         scheduler.select(select("r2", requested_destination=Destination(cell=CELLS[1])))

@@ -106,7 +106,7 @@ def test_a_further_node_of_a_host_is_disabled_and_forced_down_as_the_host_is(
     if not is_provider_first:
         report(rig, number=3)
 
-    listed = {host.nodename: host for host in rig.registry.list_hosts(ListHosts())}
+    listed = {host.nodename: host for host in rig.serve(ListHosts())}
     flags = {name: (host.disabled, host.disabled_reason, host.forced_down) for name, host in listed.items()}
     assert flags["host3"] == flags["host1"] == (True, "new disks", True)
     assert flags["host4"] == (False, None, False)

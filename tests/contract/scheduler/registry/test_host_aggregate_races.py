@@ -89,7 +89,7 @@ def test_a_host_that_is_deleted_while_it_joins_is_in_no_aggregate(rig: Rig) -> N
         rig.add_hosts([number])
         rig.set_host(name, forced_down=True)
         delete = DeleteHost(request_id=rig.fresh(), service_host=name)
-        outcome = at_once(partial(rig.registry.delete_host, delete), partial(aggregates.add, "one", name))
+        outcome = at_once(partial(rig.serve, delete), partial(aggregates.add, "one", name))
         assert outcome[0] == "done"
         assert outcome[1] in {"done", "HostNotFound"}
         assert aggregates.get("one").hosts == ()
@@ -290,7 +290,7 @@ class _RandomWriter:
 
     def _retire(self, name: str) -> None:
         self._rig.set_host(name, forced_down=True)
-        self._rig.registry.delete_host(DeleteHost(request_id=ids.fresh(), service_host=name))
+        self._rig.serve(DeleteHost(request_id=ids.fresh(), service_host=name))
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -41,7 +41,7 @@ def retire(rig: Rig, number: int) -> None:
     """Delete a host for good."""
     name = f"host{number}"
     rig.set_host(name, forced_down=True)
-    rig.registry.delete_host(DeleteHost(request_id=rig.fresh(), service_host=name))
+    rig.serve(DeleteHost(request_id=rig.fresh(), service_host=name))
 
 
 # --- The aggregates themselves --------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_a_name_with_a_trailing_blank_is_another_name(rig: Rig, aggregates: Aggr
         lambda: aggregates.change("ssd ", disk="ssd"),
         lambda: aggregates.delete("ssd "),
         lambda: rig.set_host("host1 ", disabled=True),
-        lambda: rig.registry.delete_host(DeleteHost(request_id=rig.fresh(), service_host="host1 ")),
+        lambda: rig.serve(DeleteHost(request_id=rig.fresh(), service_host="host1 ")),
     ):
         with pytest.raises(errors.NotFound):
             wrong()

@@ -38,7 +38,7 @@ OF_A_PROVIDER = (inventories, provider_traits, provider_aggregates, allocations)
 
 
 def delete(rig: Rig, name: str = "host0", **more: Any) -> None:
-    rig.registry.delete_host(DeleteHost(request_id=rig.fresh(), service_host=name, **more))
+    rig.serve(DeleteHost(request_id=rig.fresh(), service_host=name, **more))
 
 
 def force_down(rig: Rig, name: str = "host0") -> None:
@@ -205,10 +205,10 @@ def test_a_repeated_request_does_not_delete_a_host_that_was_reported_again(rig: 
     rig.add_hosts([0])
     force_down(rig)
     message = DeleteHost(request_id="once", service_host="host0")
-    rig.registry.delete_host(message)
+    rig.serve(message)
     rig.add_hosts([0])
     force_down(rig)
-    rig.registry.delete_host(message)
+    rig.serve(message)
     assert known(rig) == ["host0"]
 
 

@@ -30,7 +30,7 @@ def report_loads(rig: Rig, loads: dict[str, HostLoad], at: float = 1.0, cell: in
 
 
 def state(rig: Rig, name: str) -> HostState:
-    [found] = rig.registry.list_hosts(ListHosts(service_host=name))
+    [found] = rig.serve(ListHosts(service_host=name))
     return found
 
 
@@ -94,7 +94,7 @@ def test_a_load_is_stored_for_all_nodes_of_a_host_of_the_reporting_cell(rig: Rig
     report_loads(rig, {"host1": BUSY}, cell=1)
     assert not any(host.io_ops for host in rig.hosts())
     report_loads(rig, {"host1": BUSY})
-    found = rig.registry.list_hosts(ListHosts(service_host="host1"))
+    found = rig.serve(ListHosts(service_host="host1"))
     assert [(host.nodename, host.io_ops) for host in found] == [("host1", 3), ("second", 3)]
 
 

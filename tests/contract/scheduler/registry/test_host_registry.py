@@ -20,7 +20,7 @@ from scheduler.registry import hosts
 
 
 def states(rig: Rig, cell: int | None = None) -> dict[str, HostState]:
-    listed = rig.registry.list_hosts(ListHosts(cell_uuid=None if cell is None else CELLS[cell]))
+    listed = rig.serve(ListHosts(cell_uuid=None if cell is None else CELLS[cell]))
     return {host.service_host: host for host in listed}
 
 
@@ -85,7 +85,7 @@ def test_a_report_of_an_unknown_cell_writes_nothing(rig: Rig) -> None:
     with pytest.raises(errors.CellNotFound):
         rig.host_reports.report_hosts(ReportHosts(request_id="r", cell_uuid=nowhere, hosts=(report(1),)))
     with pytest.raises(errors.CellNotFound):
-        rig.registry.list_hosts(ListHosts(cell_uuid=nowhere))
+        rig.serve(ListHosts(cell_uuid=nowhere))
     assert not states(rig)
 
 
@@ -175,7 +175,7 @@ def test_a_late_report_registers_a_host_that_is_down(rig: Rig) -> None:
     alive(rig, 110.0, "host2")
     rig.shift_heartbeats(-100)
     assert sweep(rig) == ["host1"]
-    rig.registry.delete_host(DeleteHost(request_id=rig.fresh(), service_host="host1"))
+    rig.serve(DeleteHost(request_id=rig.fresh(), service_host="host1"))
 
     assert numbered(rig, 1, "a", alive=("host1",), alive_at=105.0) == HostsRegistered()
 
@@ -263,7 +263,7 @@ def test_a_node_is_not_renamed_if_its_former_name_is_reported_too_or_its_new_nam
         rig.report([report(1), report(1, nodename="twin")])
         rig.report([report(1, nodename="host2")])
 
-    listed = rig.registry.list_hosts(ListHosts())
+    listed = rig.serve(ListHosts())
     assert {host.nodename: host.compute_node_uuid for host in listed} == {"host1": node_uuid(1), "host2": node_uuid(2)}
     assert len(caplog.records) == 2
 

@@ -22,7 +22,7 @@ def describe(rig: Rig, names: str, *numbers: int) -> HostsRegistered:
 
 def registered(rig: Rig) -> dict[str, str]:
     """Return the compute node of each node, by node name."""
-    return {host.nodename: host.compute_node_uuid for host in rig.registry.list_hosts(ListHosts())}
+    return {host.nodename: host.compute_node_uuid for host in rig.serve(ListHosts())}
 
 
 def expected(names: str) -> dict[str, str]:

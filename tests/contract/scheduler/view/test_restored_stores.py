@@ -166,7 +166,7 @@ def test_hosts_of_a_restored_store_are_unknown_until_they_are_described(rig: Rig
     assert described(rig, moved, number=1).newer == ()
     rig.report([report(2, availability_zone="moved")])
     assert rig.report([], names).unknown == ("host0",)
-    zones = {host.nodename: host.availability_zone for host in rig.registry.list_hosts(ListHosts())}
+    zones = {host.nodename: host.availability_zone for host in rig.serve(ListHosts())}
     assert (zones["host1"], zones["host2"]) == ("moved", "moved")
     described(rig, report(0), number=3)
     assert rig.report([], names).unknown == ()

@@ -61,7 +61,7 @@ LISTS: dict[str, tuple[Callable[..., Collection[Any]], Message[Any]]] = {
 
 
 def endpoints(rig: Rig) -> list[object]:
-    return [rig.registry, rig.placement.handlers(), Aggregates(rig).handlers]
+    return [rig.registry, rig.placement.handlers()]
 
 
 class Asked:
