@@ -12,10 +12,9 @@ from moorage.metrics import GaugeSample
 from moorage.service.readiness import Check, NotReady, Sampler
 from placement_store.schema import MAIN
 from placement_store.service import PlacementRole
+from scheduler.decide.environment import DecisionEnvironment
 from scheduler.decide.in_flight import InFlight
 from scheduler.policy import ActivePolicy
-from scheduler.view.follower import Follower
-from scheduler.view.host_cache import HostCache
 
 #: The view is too old if its last read began more than this number of comparison intervals and these seconds ago.
 _COMPARISONS, _SPARE_SECONDS = 3, 5.0
@@ -28,15 +27,13 @@ class SchedulerObservation:
         self,
         conf: cfg.ConfigOpts,
         servers: Sequence[BusServer | PlacementRole],
-        follower: Follower,
-        host_cache: HostCache,
+        environment: DecisionEnvironment,
         decisions: InFlight,
         policy: ActivePolicy,
     ) -> None:
         self._oldest = _COMPARISONS * conf.scheduler.view_compare_interval + _SPARE_SECONDS
         self._servers = servers
-        self._follower = follower
-        self._host_cache = host_cache
+        self._follower, self._host_cache = environment.follower, environment.host_cache
         self._decisions = decisions
         self._policy = policy
         self._probe = SchemaProbe(conf, MAIN)

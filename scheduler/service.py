@@ -110,9 +110,7 @@ class SchedulerService(ComposedService):
         if conf.scheduler.serve_placement:
             servers.append(PlacementRole(conf, self._name, bus, database, names))
             kinds.append("placement")
-        observation = SchedulerObservation(
-            conf, servers, follower, environment.host_cache, decisions.in_flight, policies
-        )
+        observation = SchedulerObservation(conf, servers, environment, decisions.in_flight, policies)
         opened.callback(observation.close)
         heartbeats = [Heartbeat(conf, bus, kind, self._name) for kind in kinds]
         periodics = self._periodics(database, follower, bus)

@@ -43,12 +43,9 @@ def _with_own(request: RequestSpec, specs: GroupSpecs) -> RequestSpec:
     more = specs.group
     request = with_amounts(request, more.resources, specs.path)
     group = unsuffixed(request)
+    conditions = ("required", "forbidden", "member_of", "not_member_of")
     return with_unsuffixed(
-        request,
-        required=with_more(group.required, more.required),
-        forbidden=with_more(group.forbidden, more.forbidden),
-        member_of=with_more(group.member_of, more.member_of),
-        not_member_of=with_more(group.not_member_of, more.not_member_of),
+        request, **{name: with_more(getattr(group, name), getattr(more, name)) for name in conditions}
     )
 
 

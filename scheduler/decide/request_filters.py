@@ -6,7 +6,7 @@ and traits of that moment.
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -18,14 +18,14 @@ from scheduler.decide.funnel import reason_of
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures
 from scheduler.plugins.loading import Named
 
-T = TypeVar("T")
-
 #: Returns all host aggregates as they were at a time, by the follower's clock, or later.
 ReadAggregates = Callable[[float], Sequence[Aggregate]]
 
 #: The path of the request in the message: errors of request filters name paths below it.
 _REQUEST = "$.request_spec"
 _KIND = "request filter"
+#: The conditions of a group that a request can also set for the root.
+_OF_ROOTS = ("required", "forbidden", "member_of", "not_member_of")
 
 
 class Refusal(NamedTuple):
@@ -133,15 +133,6 @@ def _moved_to_root(request: RequestSpec) -> RequestSpec:
     if group is None or request.resources:
         return request
     left = ResourceGroup(any_of=group.any_of, in_tree=group.in_tree, resources=group.resources)
-    return structs.replace(
-        request,
-        groups={UNSUFFIXED: left, **request.suffixed},
-        root_required=_joined(request.root_required, group.required),
-        root_forbidden=_joined(request.root_forbidden, group.forbidden),
-        root_member_of=_joined(request.root_member_of, group.member_of),
-        root_not_member_of=_joined(request.root_not_member_of, group.not_member_of),
-    )
-
-
-def _joined(values: tuple[T, ...], more: tuple[T, ...]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys((*values, *more)))
+    moved = {f"root_{name}": (*getattr(request, f"root_{name}"), *getattr(group, name)) for name in _OF_ROOTS}
+    once = {name: tuple(dict.fromkeys(values)) for name, values in moved.items()}
+    return structs.replace(request, groups={UNSUFFIXED: left, **request.suffixed}, **once)

@@ -24,7 +24,6 @@ class DecisionEndpoint:
     def __init__(
         self, environment: DecisionEnvironment, requests: StoredRequests, failure_counts: FailureCounts
     ) -> None:
-        self._environment = environment
         self._shared = SharedDecisions(environment, ClaimWriter(requests, environment.names))
         self._failure_counts = failure_counts
         self.in_flight = InFlight()

@@ -475,7 +475,7 @@ def test_plugins_that_are_loaded_while_the_database_is_silent_do_not_decide_the_
 
     def load(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         if statement.startswith("INSERT INTO requests"):
-            scheduler.endpoint._environment.policy = loaded
+            scheduler.endpoint._shared._environment.policy = loaded
 
     event.listen(scheduler.database.engine, "after_cursor_execute", load)
     try:

@@ -52,7 +52,9 @@ def put_in_force(scheduler: OneScheduler, watch: PluginWatchdog, *, skip: bool =
     """Replace the policy of a scheduler by one whose plug-ins are watched, as a reload does."""
     plugins = funnel((1.0, 1.0, 1.0), **filters)
     failures = PluginFailures(skip=skip, watch=watch)
-    scheduler.endpoint._environment.policy = DecisionPolicy(plugins.filters, plugins.weighers, plugin_failures=failures)
+    scheduler.endpoint._shared._environment.policy = DecisionPolicy(
+        plugins.filters, plugins.weighers, plugin_failures=failures
+    )
 
 
 def test_requests_that_wait_while_a_policy_with_foreign_plugins_is_loaded_are_watched(
