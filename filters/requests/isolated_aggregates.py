@@ -19,6 +19,8 @@ class IsolatedAggregatesRequestFilter(RequestFilter):
         """Return the request with the excluded aggregates."""
         required = {*request.root_required, *(trait for group in request.groups.values() for trait in group.required)}
         closed = [known.uuid for known in cloud.aggregates() if not _asked_for(known.metadata) <= required]
+        if not closed:
+            return request
         return changed(request, root_not_member_of=with_more(request.root_not_member_of, closed))
 
 

@@ -5,7 +5,6 @@ and traits of that moment.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import NamedTuple
 
 from msgspec import structs
@@ -114,10 +113,13 @@ class _CloudOfAView(Cloud):
 
     def __init__(self, view: HostView, aggregates: Callable[[], Sequence[Aggregate]]) -> None:
         self._view = view
-        self._read = cache(lambda: sorted(aggregates(), key=lambda aggregate: aggregate.uuid))
+        self._read = aggregates
+        self._aggregates: Sequence[Aggregate] | None = None
 
     def aggregates(self) -> Sequence[Aggregate]:
-        return self._read()
+        if self._aggregates is None:
+            self._aggregates = sorted(self._read(), key=lambda aggregate: aggregate.uuid)
+        return self._aggregates
 
     def has_trait(self, trait: str) -> bool:
         return bool(self._view.root_has_trait(trait).any())

@@ -1,7 +1,6 @@
 """Build the answer to ``select_destinations`` from a plan and its claims."""
 
 from collections.abc import Sequence
-from functools import cache, partial
 
 from msgspec import structs
 
@@ -17,7 +16,13 @@ Selections = list[list[Selection]]
 def selections_of(plan: DestinationPlan, claimed: Sequence[Claimed], group: ServerGroup | None) -> Selections:
     """Return the selections of a claimed plan: for each instance its host, and then the alternates."""
     # Many instances share their alternates: build each selection once.
-    selection = cache(partial(_selection, plan.view, group))
+    selections: dict[HostChoice, Selection] = {}
+
+    def selection(choice: HostChoice) -> Selection:
+        if choice not in selections:
+            selections[choice] = _selection(plan.view, choice, group)
+        return selections[choice]
+
     explanations: Sequence[Explanation | None] = plan.explanations or [None] * len(plan.chosen)
     return [
         [
@@ -35,7 +40,7 @@ def selections_of(plan: DestinationPlan, claimed: Sequence[Claimed], group: Serv
     ]
 
 
-def _selection(view: Snapshot, group: ServerGroup | None, choice: HostChoice) -> Selection:
+def _selection(view: Snapshot, choice: HostChoice, group: ServerGroup | None) -> Selection:
     host, tree, request = view.hosts[choice.row], view.trees[choice.row], choice.allocation_request
     pools = {member.uuid for member in tree.sharing} if tree else set()
     return Selection(
