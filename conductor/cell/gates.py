@@ -1,7 +1,7 @@
 """Judge attempts at the two gates of their cell; attempts that arrive together share one transaction."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
@@ -13,7 +13,6 @@ from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.engine.operations import Operations
 from conductor.engine.steps import MOVE
 from moorage import errors
-from moorage.batches import BatchItem
 from moorage.db.database import Database
 from moorage.db.shared_transactions import SharedTransactions
 from moorage.messages import AcceptInCell, BuildFinished
@@ -29,7 +28,11 @@ _UNDER_WAY = ("starting", "building")
 
 
 class Gates:
-    """Judges the messages of agents by the records of one cell, and records which attempts pass."""
+    """Judges the messages of agents by the records of one cell, and records which attempts pass.
+
+    A refusal is ``NotFound``, ``ClaimReleased`` or, at the first gate, ``RequestInProgress``; see :func:`_current` and
+    :func:`_require_returned`.
+    """
 
     def __init__(
         self, database: Database, records: CellRecords, sequences: AttemptSequences, operations: Operations
@@ -37,49 +40,15 @@ class Gates:
         self._records = records
         self._sequences = sequences
         self._operations = operations
-        self._looks: SharedTransactions[AcceptInCell, AttemptAtGate] = SharedTransactions(
-            database.read, self._look, "gates"
-        )
-        self._acceptances: SharedTransactions[AcceptInCell, None] = SharedTransactions(
-            database.write, self._accept, "acceptances"
-        )
-        self._finishes: SharedTransactions[BuildFinished, bool] = SharedTransactions(
-            database.write, self._finish, "finished builds"
-        )
-
-    def look(self, message: AcceptInCell) -> AttemptAtGate:
-        """Return the attempt of a message if it may pass the first gate, according to the records, read without a lock.
-
-        :raises RequestInProgress: the host is returning: nothing may begin there until it has listed its guests.
-        :raises NotFound: the instance or the attempt is unknown here.
-        :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
-        """
-        return self._looks.do(message)
-
-    def look_many(
-        self, items: Sequence[BatchItem[AcceptInCell, AttemptAtGate]]
-    ) -> list[Callable[[], AttemptAtGate] | None]:
-        """Do as :meth:`look` for several messages; see :meth:`.SharedTransactions.do_many`."""
-        return self._looks.do_many(items)
-
-    def accept(self, message: AcceptInCell) -> None:
-        """Check an attempt as :meth:`look` does, but with a lock, and record that it has passed the first gate."""
-        self._acceptances.do(message)
-
-    def finish(self, message: BuildFinished) -> bool:
-        """Record that the guest of a build or an unshelving runs; change nothing and return False for a move.
-
-        :raises NotFound: the instance or the attempt is unknown here.
-        :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
-        """
-        return self._finishes.do(message)
-
-    def finish_many(self, items: Sequence[BatchItem[BuildFinished, bool]]) -> list[Callable[[], bool] | None]:
-        """Do as :meth:`finish` for several messages; see :meth:`.SharedTransactions.do_many`."""
-        return self._finishes.do_many(items)
+        #: Return the attempt of a message if it may pass the first gate, according to the records, read without a lock.
+        self.looks: Final = SharedTransactions[AcceptInCell, AttemptAtGate](database.read, self._look, "gates")
+        #: Check an attempt again, with a lock, and record that it has passed the first gate.
+        self.acceptances: Final = SharedTransactions[AcceptInCell, None](database.write, self._accept, "acceptances")
+        #: Record that the guest of a build or an unshelving runs; change nothing and return False for a move.
+        self.finishes: Final = SharedTransactions[BuildFinished, bool](database.write, self._finish, "finished builds")
 
     def locked(self, connection: Connection, message: BuildFinished) -> tuple[CellInstance, AttemptRecord]:
-        """Lock the instance and the attempt of a message, and return their records; raises as :meth:`finish`."""
+        """Lock the instance and the attempt of a message, and return their records; raises as the second gate."""
         name = _name(message)
         _current(message, gates.lock(connection, self._records.cell_uuid, [name]).get(name))
         instance = self._records.lock_known(connection, message.instance_uuid)
@@ -103,7 +72,8 @@ class Gates:
         found = gates.lock(connection, self._records.cell_uuid, [_name(message) for message in messages])
         # Read the lives under the lock too. A list of guests without this guest was either compared before, or is
         # compared later, when the host is no longer in the life that the list names.
-        hosts = _hosts(found.values())
+        attempts = [at_gate.attempt for at_gate in found.values() if at_gate.attempt is not None]
+        hosts = {attempt.host for attempt in attempts if attempt.state in _UNDER_WAY}
         lives = self._records.lives.of_hosts(connection, hosts) if hosts else {}
         passing: set[str] = set()
 
@@ -177,14 +147,12 @@ def _is_wanted(instance: InstanceAtGate, attempt: AttemptAtGate) -> bool:
 
 
 def _require_returned(message: AcceptInCell, attempt: AttemptAtGate, *, is_returning: bool) -> None:
+    """Refuse an attempt on a returning host: nothing may begin there until the host has listed its guests.
+
+    :raises RequestInProgress: the host is returning.
+    """
     if is_returning and attempt.state in _UNDER_WAY:
         raise errors.RequestInProgress(request_id=message.request_id)
-
-
-def _hosts(found: Iterable[AtGate]) -> set[str]:
-    """Return the hosts of attempts that have not passed the second gate yet."""
-    attempts = (at_gate.attempt for at_gate in found)
-    return {attempt.host for attempt in attempts if attempt is not None and attempt.state in _UNDER_WAY}
 
 
 def _name(message: AcceptInCell | BuildFinished) -> AttemptName:

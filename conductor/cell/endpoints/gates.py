@@ -47,13 +47,13 @@ class CellGates(CellPart):
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
         # Check here first, without a lock, so that the store is called only for an attempt that may pass.
-        return self._accept(message, self._cell.gates.look(message))
+        return self._accept(message, self._cell.gates.looks.do(message))
 
     @serves_many(AcceptInCell)
     def accept_many(self, calls: Sequence[BatchItem[AcceptInCell, Done]]) -> list[Callable[[], Done] | None]:
         """Look up the attempts of messages that came together; each then calls the store in its own thread."""
         return _with_outcomes(
-            calls, self._cell.gates.look_many, lambda message, seen: partial(self._accept, message, seen)
+            calls, self._cell.gates.looks.do_many, lambda message, seen: partial(self._accept, message, seen)
         )
 
     def _accept(self, message: AcceptInCell, seen: AttemptAtGate) -> Done:
@@ -78,7 +78,7 @@ class CellGates(CellPart):
             # server, and the cell would answer nobody.
             raise errors.RequestInProgress(request_id=message.request_id) from away
 
-        self._cell.gates.accept(message)
+        self._cell.gates.acceptances.do(message)
         return Done()
 
     @serves(BuildFinished)
@@ -88,7 +88,7 @@ class CellGates(CellPart):
         :raises NotFound: the instance or the attempt is unknown here.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
-        return self._finished(message, self._cell.gates.finish(message))
+        return self._finished(message, self._cell.gates.finishes.do(message))
 
     @serves_many(BuildFinished)
     def finish_many(self, calls: Sequence[BatchItem[BuildFinished, Done]]) -> list[Callable[[], Done] | None]:
@@ -97,7 +97,7 @@ class CellGates(CellPart):
         def end_or_defer(message: BuildFinished, is_build: bool) -> Callable[[], Done] | Done:
             return self._finished(message, is_build) if is_build else partial(self._finished, message, is_build)
 
-        return _with_outcomes(calls, self._cell.gates.finish_many, end_or_defer)
+        return _with_outcomes(calls, self._cell.gates.finishes.do_many, end_or_defer)
 
     def _finished(self, message: BuildFinished, is_build: bool) -> Done:
         if is_build:

@@ -146,8 +146,8 @@ def together(cell: Cell, calls: Sequence[Callable[[], object]]) -> list["Future[
     with ThreadPoolExecutor(len(calls) + 2) as threads:
         holder = threads.submit(cell.database.write, hold)
         assert holding.wait(10)
-        first = threads.submit(cell.gates.finish, held.finished())
-        first_accept = threads.submit(cell.gates.accept, held.accept())
+        first = threads.submit(cell.gates.finishes.do, held.finished())
+        first_accept = threads.submit(cell.gates.acceptances.do, held.accept())
         threading.Event().wait(0.1)
         made = [threads.submit(call) for call in calls]
         threading.Event().wait(0.3)
@@ -171,8 +171,8 @@ def test_calls_that_share_a_transaction_have_the_answers_and_records_of_single_c
 
     def calls(cell: Cell, builds: Sequence[Built]) -> list[Callable[[], object]]:
         if gate == "accept":
-            return [partial(cell.gates.accept, built.accept()) for built in builds]
-        return [partial(cell.gates.finish, built.finished()) for built in builds]
+            return [partial(cell.gates.acceptances.do, built.accept()) for built in builds]
+        return [partial(cell.gates.finishes.do, built.finished()) for built in builds]
 
     times = 2 if twice else 1
     shared, single = [one.build(story) for story in stories], [other.build(story) for story in stories]
@@ -230,11 +230,11 @@ def test_on_a_returning_host_the_first_gate_is_closed_and_the_second_is_open(
 
     for built in builds:
         with pytest.raises(errors.RequestInProgress):
-            cell.gates.look(built.accept())
+            cell.gates.looks.do(built.accept())
         with pytest.raises(errors.RequestInProgress):
-            cell.gates.accept(built.accept())
+            cell.gates.acceptances.do(built.accept())
     assert {cell.state(built)[1] for built in builds} == {("starting", False)}
-    assert cell.gates.finish(builds[0].finished())
+    assert cell.gates.finishes.do(builds[0].finished())
     assert cell.state(builds[0])[1] == ("active", False)
 
 
@@ -245,7 +245,7 @@ def test_a_host_with_several_nodes_is_returning_as_long_as_one_of_them_is(databa
     cell.host_returns("second", is_returning=False)
 
     with pytest.raises(errors.RequestInProgress):
-        cell.gates.accept(built.accept())
+        cell.gates.acceptances.do(built.accept())
 
 
 def test_the_guest_of_an_instance_in_error_passes_both_gates_again(database: Database) -> None:
@@ -253,8 +253,8 @@ def test_the_guest_of_an_instance_in_error_passes_both_gates_again(database: Dat
     built = cell.build("in error")
     before = cell.state(built)
 
-    cell.gates.accept(built.accept())
-    assert cell.gates.finish(built.finished())
+    cell.gates.acceptances.do(built.accept())
+    assert cell.gates.finishes.do(built.finished())
 
     assert cell.state(built) == before
 
@@ -263,11 +263,11 @@ def test_ends_of_builds_in_one_transaction_cost_few_statements(database: Databas
     cell = Cell(database)
     [one, *builds] = [cell.build("well") for _ in range(9)]
     with statements_of(database) as seen:
-        cell.gates.finish(one.finished())
+        cell.gates.finishes.do(one.finished())
     cost = len(seen)
 
     with statements_of(database) as seen:
-        made = together(cell, [partial(cell.gates.finish, built.finished()) for built in builds])
+        made = together(cell, [partial(cell.gates.finishes.do, built.finished()) for built in builds])
 
     assert [outcome_of(call.result) for call in made] == [True] * len(builds)
     assert {cell.state(built)[0] for built in builds} == {"active"}
@@ -281,7 +281,7 @@ def test_the_end_of_a_build_supersedes_its_step_under_way(database: Database) ->
     operation = database.write(lambda connection: cell.operations.lock_one_pending(connection, built.uuid, BUILD))
     assert operation is not None
 
-    assert cell.gates.finish(built.finished())
+    assert cell.gates.finishes.do(built.finished())
 
     with pytest.raises(Superseded):
         cell.operations.advance(operation, lambda _connection: Wait("wait", NoPayload(), 1.0))
