@@ -32,30 +32,18 @@ class CellShelves(CellPart):
         payload = operation.read(StartStep)
         attempt = self._attempt(operation, payload)
         fault = self._cell.agents.why_left(operation, attempt)
-        if fault is not None:
-            return partial(self._not_destroyed, operation, attempt, fault, self._cell.forced_down.has(attempt.host))
+        is_forced_down = fault is not None and self._cell.forced_down.has(attempt.host)
 
         def record(connection: Connection) -> Outcome:
             self._lock(connection, operation)
-            self._cell.records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
+            if fault is None:
+                self._cell.records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
+            # The host may have reported it meanwhile.
+            elif not self._cell.records.numbered(connection, operation.subject, payload.number).guest_gone:
+                return Next("leave", payload) if is_forced_down else Retry(why_waiting(attempt.host, fault))
             return Next("release", payload)
 
         return record
-
-    def _not_destroyed(
-        self,
-        operation: Operation,
-        attempt: AttemptRecord,
-        fault: errors.MoorageError,
-        is_forced_down: bool,
-        connection: Connection,
-    ) -> Outcome:
-        self._lock(connection, operation)
-        if self._cell.records.numbered(connection, operation.subject, attempt.number).guest_gone:
-            return Next("release", StartStep(number=attempt.number))  # the host has reported it meanwhile
-        if is_forced_down:
-            return Next("leave", StartStep(number=attempt.number))
-        return Retry(why_waiting(attempt.host, fault))
 
     @step(SHELVE, "release")
     def release(self, operation: Operation) -> CommitStep:
