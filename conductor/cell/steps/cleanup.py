@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from conductor.cell.context import CellPart
 from conductor.cell.payloads import CleanStep
 from conductor.cell.records.attempts import AttemptRecord
+from conductor.engine.conflict_policy import find_consumer
 from conductor.engine.steps import (
     CLEAN,
     CommitStep,
@@ -20,8 +21,8 @@ from conductor.engine.steps import (
     Wait,
     step,
 )
-from moorage import errors, ids
-from moorage.messages import DeleteAllocations, GetAllocations
+from moorage import ids
+from moorage.messages import DeleteAllocations
 
 LOG = logging.getLogger(__name__)
 
@@ -105,13 +106,8 @@ class CellCleanups(CellPart):
 
     def _is_held(self, *uuids: str | None) -> bool:
         """Return True if a residue with one of these uuids has allocations."""
-        for uuid in uuids:
-            try:
-                if uuid is not None and self._cell.placement.call(GetAllocations(consumer_uuid=uuid)).allocations:
-                    return True
-            except errors.ConsumerNotFound:
-                continue
-        return False
+        found = (find_consumer(self._cell.placement, uuid) for uuid in uuids if uuid is not None)
+        return any(consumer is not None and consumer.allocations for consumer in found)
 
     @step(CLEAN, "release")
     def release(self, operation: Operation) -> CommitStep:
