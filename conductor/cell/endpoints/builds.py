@@ -49,7 +49,9 @@ class CellOrders(CellPart):
 
     def _record(self, connection: Connection, orders: Sequence[SharedOrder]) -> list[list[Operation]]:
         """Record the instances of orders to build, and for each of them the operation that builds it."""
-        builds = [(order, build) for order in orders for build in _builds(order)]
+        builds: list[tuple[SharedOrder, InstanceBuild]] = [
+            (order, build) for order in orders for build in order.message.builds
+        ]
         # If the order to delete an instance came first, the instance is on record already, and stays unchanged.
         known = self._cell.records.known(connection, [build.instance_uuid for _order, build in builds])
         if known:
@@ -104,11 +106,6 @@ def _operation(uuid: str, build: InstanceBuild, revoked: Collection[str], return
             request_spec=build.request_spec,
         )
     return NewOperation(uuid, BUILD, build.instance_uuid, step, payload, carried)
-
-
-def _builds(order: SharedOrder) -> tuple[InstanceBuild, ...]:
-    message: BuildInCell = order.message
-    return message.builds
 
 
 def _first_attempt(operation_uuid: str) -> str:
