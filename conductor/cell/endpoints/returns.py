@@ -15,8 +15,8 @@ from functools import partial
 from sqlalchemy import Connection
 
 from conductor.cell.context import CellPart
+from conductor.cell.records import unknown_guests
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.unknown_guests import UnknownGuests
 from conductor.cell.steps.cleanup import CellCleanups
 from conductor.engine.rows import batches
 from conductor.engine.steps import Operation
@@ -96,7 +96,7 @@ class CellReturns(CellPart):
             current = self._cell.records.lives.returning_in(connection, hosts, message.lives, lock=True)
             for names in batches(current):
                 of_these = [guest for guest in unknown if guest.host in set(names)]
-                UnknownGuests(self._cell.cell_uuid).replace(connection, message.agent, names, of_these)
+                unknown_guests.replace(connection, self._cell.cell_uuid, message.agent, names, of_these)
 
         self._cell.database.write(work)
         # Do this last, after all comparisons: from now on builds may begin on these hosts.
@@ -119,8 +119,9 @@ class CellReturns(CellPart):
     @serves(ListStrangersInCell)
     def list_strangers(self, message: ListStrangersInCell) -> list[UnknownGuest]:
         """Return the unknown guests of this cell's hosts."""
-        unknown = UnknownGuests(self._cell.cell_uuid)
-        return self._cell.database.read(lambda connection: unknown.list_all(connection, message))
+        return self._cell.database.read(
+            lambda connection: unknown_guests.list_all(connection, self._cell.cell_uuid, message)
+        )
 
     def _on_hosts(self, hosts: Sequence[str], *, ended: bool = False) -> list[AttemptRecord]:
         return self._cell.database.read(partial(self._cell.records.on_hosts, hosts=hosts, ended=ended))
