@@ -2,8 +2,9 @@
 
 from sqlalchemy import Connection
 
-from conductor.cell.context import CellContext, CellPart
-from conductor.cell.hosts.agent_reports import AgentReports, MessagePlace
+from conductor.cell.context import CellPart
+from conductor.cell.hosts import agent_reports
+from conductor.cell.hosts.agent_reports import MessagePlace
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import (
@@ -28,10 +29,6 @@ class CellProviders(CellPart):
     of the cell. It raises ``InvalidState`` if a later message of the agent was received before. Each method raises
     ``StoreUnavailable`` if the placement role does not answer, and ``Overloaded`` if it has not answered for a while.
     """
-
-    def __init__(self, cell: CellContext) -> None:
-        super().__init__(cell)
-        self._reports = AgentReports(cell.cell_uuid)
 
     @serves(ListProviderTreesInCell)
     def list_provider_trees(self, message: ListProviderTreesInCell) -> list[ResourceProvider]:
@@ -69,9 +66,7 @@ class CellProviders(CellPart):
         """Refuse a message that arrives after a later one; forward a repetition of the last message."""
 
         def work(connection: Connection) -> MessagePlace:
-            return self._reports.take(
-                connection, message.agent, message.incarnation, message.number, "providers", repeatable=True
-            )
+            return agent_reports.take(connection, self._cell.cell_uuid, message, "providers", repeatable=True)
 
         if self._cell.database.write(work) is not MessagePlace.NEXT:
             raise errors.InvalidState(reason=f"a later message of agent {message.agent} has been taken")

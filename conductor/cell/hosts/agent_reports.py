@@ -12,6 +12,7 @@ from sqlalchemy import Connection, bindparam, exc, select
 
 from conductor.schema import cell_agents
 from moorage import errors
+from moorage.messages import ReportHostsInCell, ReportProviderTree, ReshapeProviderTree
 
 LOG = logging.getLogger(__name__)
 
@@ -50,57 +51,42 @@ class MessagePlace(Enum):
     SUPERSEDED = "superseded"
 
 
-class AgentReports:
-    """Reads and writes the incarnations of one cell's agents; each method is a part of the caller's transaction."""
+def take(
+    connection: Connection,
+    cell_uuid: str,
+    message: ReportHostsInCell | ReportProviderTree | ReshapeProviderTree,
+    kind: Kind,
+    *,
+    repeatable: bool = False,
+) -> MessagePlace:
+    """Record a message, and return its place in the order. Agents of an earlier release do not number messages.
 
-    def __init__(self, cell_uuid: str) -> None:
-        self._cell_uuid = cell_uuid
-
-    def take(
-        self,
-        connection: Connection,
-        agent: str,
-        incarnation: str | None,
-        number: int,
-        kind: Kind,
-        *,
-        repeatable: bool = False,
-    ) -> MessagePlace:
-        """Record a message, and return its place in the order. Agents of an earlier release do not number messages.
-
-        :param repeatable: a repetition of the last message counts as the next one.
-        :raises RequestInProgress: the first messages of two incarnations have arrived at the same moment.
-        """
-        if incarnation is None:
-            return MessagePlace.NEXT
-        rows = connection.execute(_LIVES, {"of_cell": self._cell_uuid, "of_agent": agent}).all()
-        known = next((row for row in rows if row.incarnation == incarnation), None)
-        if known is None:
-            self._add(connection, agent, incarnation, 1 + max((row.number for row in rows), default=0))
-        elif known is not rows[0]:
-            LOG.warning("A message of an earlier incarnation of agent %s is ignored", agent)
-            return MessagePlace.SUPERSEDED
-        elif number < getattr(known, kind) + (not repeatable):
-            return MessagePlace.LATE
-        taken = {"of_cell": self._cell_uuid, "of_agent": agent, "of_life": incarnation, "taken": number}
-        connection.execute(_TAKE[kind], taken)
+    :param repeatable: a repetition of the last message counts as the next one.
+    :raises RequestInProgress: the first messages of two incarnations have arrived at the same moment.
+    """
+    agent, incarnation = message.agent, message.incarnation
+    if incarnation is None:
         return MessagePlace.NEXT
+    rows = connection.execute(_LIVES, {"of_cell": cell_uuid, "of_agent": agent}).all()
+    known = next((row for row in rows if row.incarnation == incarnation), None)
+    if known is None:
+        _add(connection, cell_uuid, agent, incarnation, 1 + max((row.number for row in rows), default=0))
+    elif known is not rows[0]:
+        LOG.warning("A message of an earlier incarnation of agent %s is ignored", agent)
+        return MessagePlace.SUPERSEDED
+    elif message.number < getattr(known, kind) + (not repeatable):
+        return MessagePlace.LATE
+    taken = {"of_cell": cell_uuid, "of_agent": agent, "of_life": incarnation, "taken": message.number}
+    connection.execute(_TAKE[kind], taken)
+    return MessagePlace.NEXT
 
-    def _add(self, connection: Connection, agent: str, incarnation: str, number: int) -> None:
-        LOG.info("Agent %s has begun incarnation %d", agent, number)
-        of_agent = (cell_agents.c.cell_uuid == self._cell_uuid, cell_agents.c.agent == agent)
-        connection.execute(cell_agents.delete().where(*of_agent, cell_agents.c.number <= number - _REMEMBERED))
-        try:
-            connection.execute(
-                cell_agents.insert().values(
-                    cell_uuid=self._cell_uuid,
-                    agent=agent,
-                    number=number,
-                    incarnation=incarnation,
-                    described=0,
-                    alive=0,
-                    providers=0,
-                )
-            )
-        except exc.IntegrityError as fault:
-            raise errors.RequestInProgress(request_id=incarnation) from fault
+
+def _add(connection: Connection, cell_uuid: str, agent: str, incarnation: str, number: int) -> None:
+    LOG.info("Agent %s has begun incarnation %d", agent, number)
+    of_agent = (cell_agents.c.cell_uuid == cell_uuid, cell_agents.c.agent == agent)
+    connection.execute(cell_agents.delete().where(*of_agent, cell_agents.c.number <= number - _REMEMBERED))
+    new = {"cell_uuid": cell_uuid, "agent": agent, "number": number, "incarnation": incarnation}
+    try:
+        connection.execute(cell_agents.insert().values(**new, **dict.fromkeys(get_args(Kind), 0)))
+    except exc.IntegrityError as fault:
+        raise errors.RequestInProgress(request_id=incarnation) from fault

@@ -23,8 +23,8 @@ from sqlalchemy import (
     update,
 )
 
-from conductor.cell.hosts import renamed_nodes
-from conductor.cell.hosts.agent_reports import AgentReports, Kind, MessagePlace
+from conductor.cell.hosts import agent_reports, renamed_nodes
+from conductor.cell.hosts.agent_reports import Kind, MessagePlace
 from conductor.cell.hosts.forwarded import ForwardedHosts
 from conductor.cell.hosts.owners import HostOwners
 from conductor.cell.hosts.reach import HostReach
@@ -136,7 +136,6 @@ class CellHosts:
         self._ahead: dict[str, tuple[float, float]] = {}
         self._owners = HostOwners(cell_uuid)
         self._lives = HostLives(cell_uuid)
-        self._reports = AgentReports(cell_uuid)
         self.forwarded = ForwardedHosts(database, cell_uuid)
         #: Set when there are changes for the schedulers that should not wait for the next round.
         self.changed = threading.Event()
@@ -159,7 +158,7 @@ class CellHosts:
         def work(connection: Connection) -> tuple[HostsReported, bool]:
             unknown.clear()
             kind: Kind = "alive" if message.alive or message.withheld else "described"
-            place = self._reports.take(connection, message.agent, message.incarnation, message.number, kind)
+            place = agent_reports.take(connection, self._cell_uuid, message, kind)
             changed = False
             if place is MessagePlace.NEXT:
                 changed = self._record(connection, message)
