@@ -9,10 +9,9 @@ from conductor.cell.hosts.forced_down import must_be_evacuated
 from conductor.cell.payloads import StartStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.instances import CellInstance
-from conductor.engine.order_requests import origin
 from conductor.engine.preconditions import require_settled
-from conductor.engine.steps import SHELVE, UNSHELVE, NewOperation, Operation
-from moorage import errors, ids
+from conductor.engine.steps import SHELVE, UNSHELVE, Operation
+from moorage import errors
 from moorage.bus.bus import serves
 from moorage.messages import CancelUnshelveInCell, Done, PrepareUnshelveInCell, ShelveInCell, UnshelveInCell
 from moorage.model import RequestSpec
@@ -102,12 +101,12 @@ class ShelfOrders(CellPart):
             step, payload = first_step(
                 number, claim_id in self._cell.revoked_claims.among(connection, [claim_id]), claim_id
             )
-            uuid = ids.derived(message.request_id, UNSHELVE, instance.uuid)
+            [operation] = self._begin(connection, message, UNSHELVE, step, payload)
             self._cell.records.add_attempt(
                 connection,
                 instance.uuid,
                 first,
-                attempt_id=ids.derived(uuid, "attempt", number),
+                attempt_id=operation.derived("attempt", number),
                 number=number,
                 claim_id=claim_id,
             )
@@ -121,8 +120,7 @@ class ShelfOrders(CellPart):
                 claim_id=claim_id,
                 reason=None,
             )
-            new = NewOperation(uuid, UNSHELVE, instance.uuid, step, payload)
-            begun += self._cell.operations.begin(connection, [new], origin(message))
+            begun.append(operation)
             return Done()
 
         return self._cell.requests.once(message, work)
