@@ -20,7 +20,7 @@ from conductor.cell.steps.cleanup import CellCleanups
 from conductor.cell.steps.end_move import CellMoveEnds
 from conductor.engine.bulkheads import CircuitOpen
 from conductor.engine.preconditions import not_forced_down
-from conductor.engine.steps import Operation
+from conductor.engine.steps import CONFIRM, Operation
 from moorage import context, errors
 from moorage.batches import BatchItem
 from moorage.bus.bus import serves, serves_many
@@ -118,7 +118,8 @@ class CellGates(CellPart):
         # A live migration or an evacuation is confirmed automatically, by another operation.
         if confirmed is None:
             return None
-        return CellMoveEnds(self._cell).begin_confirming(connection, confirmed, attempt)
+        LOG.info("Migration %s is confirmed automatically, on host %s", confirmed.uuid, attempt.host)
+        return CellMoveEnds(self._cell).begin(connection, CONFIRM, confirmed)
 
     @serves(BuildFailedInCell)
     def build_failed(self, message: BuildFailedInCell) -> Done:

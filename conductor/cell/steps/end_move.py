@@ -50,11 +50,6 @@ class CellMoveEnds(CellPart):
 
     # --- Records: in the caller's transaction, which has locked the instance ------------------------------------------
 
-    def begin_confirming(self, connection: Connection, migration: CellMigration, arrived: AttemptRecord) -> Operation:
-        """Begin to confirm a move that needs no order, because its guest has just arrived."""
-        LOG.info("Migration %s is confirmed automatically, on host %s", migration.uuid, arrived.host)
-        return self._begin_end(connection, CONFIRM, migration)
-
     def order(self, connection: Connection, instance: CellInstance, kind: str, request_id: str) -> list[Operation]:
         """Begin to confirm or revert a move; if that is in progress, retry its current step at once.
 
@@ -71,9 +66,10 @@ class CellMoveEnds(CellPart):
             # A revert begins with an order to the guest on the source, which is numbered.
             order_numbers.next_guest_order(self._cell.records, connection, instance)
         # The uuid is derived from the request id too, so that a revert that was given up can be ordered again.
-        return [self._begin_end(connection, kind, migration, request_id)]
+        return [self.begin(connection, kind, migration, request_id)]
 
-    def _begin_end(self, connection: Connection, kind: str, migration: CellMigration, *further: str) -> Operation:
+    def begin(self, connection: Connection, kind: str, migration: CellMigration, *further: str) -> Operation:
+        """Begin to confirm or revert a move; further parts of the operation's uuid name the order, if there is one."""
         if kind == CONFIRM:
             # A confirm is never given up. So from now on the source's attempt cannot pass a gate, and a returning host
             # destroys its guest, however long the confirm takes.
