@@ -101,7 +101,7 @@ class CellMoveEnds(CellPart):
         the order, and a residue holds its amounts if it does not answer. A host that does not answer and is forced
         down, now or later, is not waited for either.
         """
-        _instance, migration, source = self._cell.database.read(partial(self._source, operation))
+        _instance, migration, source, _arrived = self._cell.database.read(partial(self._read, operation))
         if migration.kind == "evacuation":
             # The host may have returned before or during the evacuation, when its guest was still wanted. Then it is
             # called, but not waited for.
@@ -120,11 +120,11 @@ class CellMoveEnds(CellPart):
         If nothing was destroyed yet and the source has no guest that can be started, the revert is given up: the
         instance keeps running on the destination, and can be confirmed, or reverted later.
         """
-        _migration, arrived = self._cell.database.read(partial(self._arrived, operation))
+        instance, _migration, source, arrived = self._cell.database.read(partial(self._read, operation))
         # If the attempt has ended, an earlier try may have destroyed the guest: the revert cannot be given up any more.
         if not arrived.ended:
             try:
-                why = self._why_no_source(operation)
+                why = self._why_no_source(operation, instance, source)
             except errors.MoorageError as fault:
                 return partial(self._source_unknown, operation, str(fault))
             if why is not None:
@@ -135,9 +135,8 @@ class CellMoveEnds(CellPart):
             self._cell.database.write(lambda connection: self._leave(connection, operation, arrived, reason=reason))
         return self._destroy(operation, arrived, self._cell.options.delete_patience)
 
-    def _why_no_source(self, operation: Operation) -> str | None:
+    def _why_no_source(self, operation: Operation, instance: CellInstance, source: AttemptRecord) -> str | None:
         """Order the source to keep its guest stopped; return None if the guest is there, else the reason."""
-        instance, _migration, source = self._cell.database.read(partial(self._source, operation))
         message = source.order(StopOnHost, operation.derived("source"), instance.guest_order)
         why = self._cell.hosts.why_silent(source.host) or self._cell.agents.order(operation, source, message)
         return None if why is None else f"the source has no guest to return to, {source.host}: {why}"
@@ -205,8 +204,7 @@ class CellMoveEnds(CellPart):
     def end(self, operation: Operation) -> CommitStep:
         """Release the amounts that the migration holds on the source; if a guest may be left, they become a residue."""
         payload = operation.read(EndMoveStep)
-        _instance, _migration, source = self._cell.database.read(partial(self._source, operation))
-        migration, arrived = self._cell.database.read(partial(self._arrived, operation))
+        _instance, migration, source, arrived = self._cell.database.read(partial(self._read, operation))
         # A confirm that was begun by an earlier version has not ended the source's attempt.
         if not source.ended:
             self._cell.database.write(lambda connection: self._leave(connection, operation, source))
@@ -248,15 +246,13 @@ class CellMoveEnds(CellPart):
         LOG.info("Migration %s of instance %s is confirmed; %s", migration.uuid, instance.uuid, left)
         return Ended()
 
-    def _source(
+    def _read(
         self, operation: Operation, connection: Connection
-    ) -> tuple[CellInstance, CellMigration, AttemptRecord]:
+    ) -> tuple[CellInstance, CellMigration, AttemptRecord, AttemptRecord]:
+        """Return the instance and the migration, and the attempts on the source and on the destination."""
         instance, migration = self._cell.migrations.expect(connection, operation.subject, "moved")
-        return instance, migration, self._cell.records.numbered(connection, instance.uuid, migration.source_number)
-
-    def _arrived(self, operation: Operation, connection: Connection) -> tuple[CellMigration, AttemptRecord]:
-        instance, migration = self._cell.migrations.expect(connection, operation.subject, "moved")
-        return migration, self._cell.records.current(connection, instance)
+        source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
+        return instance, migration, source, self._cell.records.current(connection, instance)
 
     def _lock(self, connection: Connection, operation: Operation) -> tuple[CellInstance, CellMigration]:
         return self._cell.migrations.expect(connection, operation.subject, "moved", lock=True)
