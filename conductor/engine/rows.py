@@ -22,13 +22,8 @@ BATCH = 1000
 
 def of_row(kind: Callable[..., T], row: Row[Any], **given: Any) -> T:
     """Return a value of this kind; each field is ``given``, or the column of its name if the row has one."""
-    return of_columns(kind, row._asdict(), **given)
-
-
-def of_columns(kind: Callable[..., T], columns: Mapping[str, Any], **given: Any) -> T:
-    """Return a value of this kind; each field is ``given``, or the column of its name if there is one."""
     fields = _fields(kind)
-    return kind(**{name: value for name, value in columns.items() if name in fields} | given)
+    return kind(**{name: value for name, value in row._asdict().items() if name in fields} | given)
 
 
 @cache

@@ -3,16 +3,16 @@
 For the states and their order see :data:`moorage.model.states.AttemptState`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, bindparam, false, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, bindparam, false, select
 
 from conductor.cell.records.alike_changes import AlikeChanges
 from conductor.cell.records.lives import HostLives, Life
-from conductor.engine.rows import batches, encoded, grouped, of_columns, of_row, text
+from conductor.engine.rows import batches, encoded, grouped, of_row, text
 from conductor.schema import cell_attempts
 from moorage.db.new_rows import NewRows
 from moorage.messages.compute import OrderOnHost
@@ -228,8 +228,7 @@ class AttemptRecords:
         _CHANGES.execute(connection, self.cell_uuid, attempt_ids, encoded(values))
 
     def _attempts(self, connection: Connection, query: Select[Any], **values: Any) -> list[AttemptRecord]:
-        rows = connection.execute(query, {"cell": self.cell_uuid, **values})
-        return [attempt_of(row._asdict()) for row in rows]
+        return [_attempt(row) for row in connection.execute(query, {"cell": self.cell_uuid, **values})]
 
     def _insert_attempts(
         self,
@@ -249,15 +248,14 @@ class AttemptRecords:
         return table.c.cell_uuid == self.cell_uuid
 
 
-def attempt_of(columns: Mapping[str, Any]) -> AttemptRecord:
-    """Return the attempt of a row's columns."""
-    return of_columns(
+def _attempt(row: Row[Any]) -> AttemptRecord:
+    return of_row(
         AttemptRecord,
-        columns,
-        reason=text(columns["reason"]),
-        encoded_selection=columns["selection"],
-        host_life=columns["host_life"] or 0,
-        accepted=bool(columns["accepted"]),
+        row,
+        reason=text(row.reason),
+        encoded_selection=row.selection,
+        host_life=row.host_life or 0,
+        accepted=bool(row.accepted),
     )
 
 
