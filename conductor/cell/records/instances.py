@@ -125,7 +125,7 @@ class CellRecords(AttemptRecords):
     def lock(self, connection: Connection, uuid: str) -> CellInstance | None:
         """Lock an instance and return it. Every transaction about an instance begins with this lock."""
         row = connection.execute(_LOCK_ONE, self._one(uuid)).one_or_none()
-        return None if row is None else instance_of(row)
+        return None if row is None else _instance(row)
 
     def lock_known(self, connection: Connection, uuid: str) -> CellInstance:
         """Lock an instance and return it.
@@ -140,7 +140,7 @@ class CellRecords(AttemptRecords):
     def read(self, connection: Connection, uuid: str) -> CellInstance | None:
         """Return an instance without locking it."""
         row = connection.execute(_ONE, self._one(uuid)).one_or_none()
-        return None if row is None else instance_of(row)
+        return None if row is None else _instance(row)
 
     def reasons(self, connection: Connection, uuids: Sequence[str]) -> dict[str, str | None]:
         """Return the reasons of instances, keyed by uuid."""
@@ -182,7 +182,7 @@ class CellRecords(AttemptRecords):
         )
         if after is not None:
             query = query.where(table.uuid > after)
-        return [instance_of(row) for row in connection.execute(query.order_by(table.uuid).limit(limit))]
+        return [_instance(row) for row in connection.execute(query.order_by(table.uuid).limit(limit))]
 
     def owning(self, connection: Connection, uuids: Collection[str]) -> list[CellInstance]:
         """Return the instances, including deleted ones, that own these uuids of instances, attempts or migrations."""
@@ -195,7 +195,7 @@ class CellRecords(AttemptRecords):
             owners.update(connection.scalars(query))
         table = cell_instances.c
         query = select(cell_instances).where(self._in(cell_instances), table.uuid.in_(owners))
-        return [instance_of(row) for row in connection.execute(query.order_by(table.uuid))]
+        return [_instance(row) for row in connection.execute(query.order_by(table.uuid))]
 
     def active_attempt(self, connection: Connection, instance: CellInstance) -> AttemptRecord:
         """Return the current attempt of an instance, whose guest is on its host.
@@ -279,8 +279,7 @@ def _spec(row: Row[Any]) -> RequestSpec:
     return document(row.request_spec, RequestSpec) or _UNKNOWN_SPEC
 
 
-def instance_of(row: Row[Any]) -> CellInstance:
-    """Return the instance of a row."""
+def _instance(row: Row[Any]) -> CellInstance:
     selections = document(row.selections, tuple[Selection, ...]) or ()
     return of_row(CellInstance, row, spec=_spec(row), selections=selections, attached=_attached(row))
 
