@@ -181,24 +181,21 @@ class CellMoveEnds(CellPart):
     ) -> Outcome:
         is_over = patience is not None and self._cell.operations.age(connection, operation) >= patience
         # After the patience a residue holds the amounts of the guest, and a cleanup continues with the host.
-        if is_over or self._is_gone(connection, operation, number):
+        if is_over or self._cell.records.numbered(connection, operation.subject, number).guest_gone:
             return self._destroyed(operation, number, "unknown", connection)
         return Retry(why)
 
     def _destroyed(self, operation: Operation, number: int, fate: Fate, connection: Connection) -> Outcome:
         self._lock(connection, operation)
-        if self._is_gone(connection, operation, number):
-            fate = "gone"  # the host has reported it meanwhile
+        left = self._cell.records.numbered(connection, operation.subject, number)
         if fate == "gone":
-            left = self._cell.records.numbered(connection, operation.subject, number)
             self._cell.records.change_attempt(connection, left.attempt_id, guest_gone=True)
+        elif left.guest_gone:
+            fate = "gone"  # the host has reported it meanwhile
         # Record the fate in the payload, so that a repeated request to the store has the same content.
         if operation.kind == CONFIRM:
             return Next("end", EndMoveStep(fate=fate))
         return Next("give_back", GiveBackStep(failed=number, fate=fate, reason=None))
-
-    def _is_gone(self, connection: Connection, operation: Operation, number: int) -> bool:
-        return self._cell.records.numbered(connection, operation.subject, number).guest_gone
 
     @step(CONFIRM, "end")
     def end(self, operation: Operation) -> CommitStep:
