@@ -90,38 +90,26 @@ class CellDeletes(CellPart):
         hosts that are forced down either.
         """
         attempts = self._cell.database.read(lambda connection: self._to_destroy(connection, operation.subject))
-        faults: list[str] = []
-        gone: list[AttemptRecord] = []
-        silent: set[str] = set()
-        for attempt in attempts:
-            fault = self._cell.agents.why_left(operation, attempt)
-            if fault is None:
-                gone.append(attempt)
-            else:
-                faults.append(f"{attempt.host}: {fault}")
-                silent.add(attempt.host)
+        results = [(attempt, self._cell.agents.why_left(operation, attempt)) for attempt in attempts]
+        gone = [attempt for attempt, fault in results if fault is None]
+        faults = [f"{attempt.host}: {fault}" for attempt, fault in results if fault is not None]
+        silent = {attempt.host for attempt, fault in results if fault is not None}
         waits = any(not self._cell.forced_down.has(host) for host in silent)
 
         def record(connection: Connection) -> Outcome:
-            self._cell.records.lock(connection, operation.subject)
+            instance = self._cell.records.lock(connection, operation.subject)
             for attempt in gone:
                 self._cell.records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
             if waits and self._cell.operations.age(connection, operation) < self._cell.options.delete_patience:
                 return Retry("; ".join(faults))
             # No answer is waited for any more. Record the release with the present results, so that a repeated request
             # has the same content even if a host reports meanwhile.
-            guests_gone = self._guests_gone(connection, operation.subject)
+            current = [] if instance is None else self._current(connection, instance)
+            guests_gone = tuple(attempt.attempt_id for attempt in current if attempt.guest_gone)
             left = operation.read(DestroyAllStep).left
             return Next("release", ReleaseAllStep(leave_residue=bool(faults), guests_gone=guests_gone, left=left))
 
         return record
-
-    def _guests_gone(self, connection: Connection, instance_uuid: str) -> tuple[str, ...]:
-        """Return the ids of the current attempts of the instance and its migration whose guests are gone."""
-        instance = self._cell.records.read(connection, instance_uuid)
-        if instance is None:
-            return ()
-        return tuple(each.attempt_id for each in self._current(connection, instance) if each.guest_gone)
 
     def _current(self, connection: Connection, instance: CellInstance) -> list[AttemptRecord]:
         """Return the instance's current attempt, and the attempt on the source of its migration if there is one."""
