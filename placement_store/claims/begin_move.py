@@ -5,6 +5,7 @@ only the net growth counts: no reader sees half of the change, and amounts that 
 no free capacity. See :mod:`placement_store.claims.move_split` for the parts that each of the two holds.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -64,18 +65,20 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
     places = MovePlaces.of(keys, instance.root_provider_id, root_id, held, new.allocations)
     # Foreign allocations stay with the instance where it still uses the provider; elsewhere the migration keeps them,
     # if the caller allows that.
-    parts = move_split.split_before_move(connection, instance, held, places, names)
-    leaving = move_split.within(parts.foreign_on_instance, providers_left(places, parts.instance_tree))
+    in_tree = released_amounts.providers_on_host(connection, instance)
+    old = +released_amounts.locate(connection, instance, held, keys, in_tree, names)
+    foreign = Counter(instance.amounts) - old
+    leaving = move_split.within(foreign, providers_left(places, in_tree))
     if leaving and not move.drop_extras:
         raise _cannot_carry_over(connection, instance, leaving, names)
     claimed = allocations.numbered(new.allocations, keys, names, connection)
-    mine, migrations = move_split.divide(parts.kept_old, claimed, places.outside_source)
-    located = move_split.as_allocations(connection, parts.kept_old, names)
+    mine, migrations = move_split.divide(old, claimed, places.outside_source)
+    located = move_split.as_allocations(connection, old, names)
     changes = [
         ConsumerChange(
             uuid=instance.uuid,
             before=instance,
-            after=mine + (parts.foreign_on_instance - leaving),
+            after=mine + (foreign - leaving),
             named=frozenset(keys[uuid].id for uuid in new.allocations),
             columns=claims.placement_columns(new, root_id, group_ids),
             claimed=True,

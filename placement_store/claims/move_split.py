@@ -71,8 +71,7 @@ class MovePlaces:
 class MoveParts:
     """Hold the parts of the allocations of an instance and its migration."""
 
-    #: On the instance: new, the part of old that it holds itself, and foreign allocations.
-    new: Counter[Pair]
+    #: On the instance: the part of old that it holds itself, and foreign allocations.
     kept_old: Counter[Pair]
     #: The amounts of ``kept_old`` that the instance holds in addition to those of new.
     beyond_new: Counter[Pair]
@@ -88,28 +87,6 @@ class MoveParts:
     def reshaped_pools(self) -> set[int]:
         """Return the ids of the providers of old outside the source's tree, to which a reshape may have moved it."""
         return {provider_id for provider_id, _ in self.kept_old + self.old} - self.migration_tree
-
-
-def split_before_move(
-    connection: Connection, instance: Holding, held: Amounts, places: MovePlaces, names: ResourceClassNames
-) -> MoveParts:
-    """Split the allocations of an instance that is placed on the source.
-
-    :param held: the amounts that the source was claimed with.
-    """
-    in_tree = released_amounts.providers_on_host(connection, instance)
-    old = +released_amounts.locate(connection, instance, held, places.keys, in_tree, names)
-    foreign = Counter(instance.amounts) - old
-    return MoveParts(
-        new=Counter(),
-        kept_old=old,
-        beyond_new=old,
-        foreign_on_instance=foreign,
-        old=Counter(),
-        foreign_on_migration=Counter(),
-        instance_tree=in_tree,
-        migration_tree=set(),
-    )
 
 
 def split_move(
@@ -146,14 +123,13 @@ def split_move(
     of_both = take(rest & named, (rest | named) - (rest & named))
     of_new = take(named - rest, rest - named, deleted)
     of_old = take(rest - named, Counter())
-    new, kept_old = of_both + of_new, of_both + of_old
+    kept_old = of_both + of_old
     if not source.is_recorded:
         # What old lacks now is shared too: a reshape may have moved it to a provider of new before the move began.
         lacking = _lacking(connection, rest - named, of_old, roots)
         holding = _holding_only(instance, of_new)
         kept_old += released_amounts.locate_pairs(connection, holding, lacking, roots, instance_tree)
     return MoveParts(
-        new=new,
         kept_old=kept_old,
         beyond_new=of_old,
         foreign_on_instance=+left,
