@@ -60,7 +60,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
     keys = providers.keys_found(connection, {*wanted, *move.held.allocations})
     # Not those of the source: a reshape may have emptied one of them since the claim, so that it was deleted.
     providers.require(wanted, keys)
-    held = released_amounts.claimed_with(connection, move.held, names)
+    held = released_amounts.claimed_with(connection, move.held.allocations, names)
     root_id = keys[new.root_provider_uuid].root_id
     places = MovePlaces.of(keys, instance.root_provider_id, root_id, held, new.allocations)
     # Foreign allocations stay with the instance where it still uses the provider; elsewhere the migration keeps them,

@@ -193,7 +193,7 @@ def _foreign_allocations(
     :param claimed_with: by claim id, the amounts that were claimed with it.
     """
     requests = {
-        claim_id: released_amounts.claimed_with(connection, request, names)
+        claim_id: released_amounts.claimed_with(connection, request.allocations, names)
         for claim_id, request in claimed_with.items()
     }
     keys = providers.keys_found(connection, {uuid for amounts in requests.values() for uuid in amounts})

@@ -75,9 +75,9 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
         )
     # Confirming releases the source, which the migration holds; reverting releases the destination.
     claims.require_releasable(migration if message.outcome == "confirm" else instance, message)
-    held = released_amounts.claimed_with(connection, message.held, names)
+    held = released_amounts.claimed_with(connection, message.held.allocations, names)
     source = source_amounts.of_move(connection, instance, migration, held, names)
-    claimed = released_amounts.claimed_with(connection, message.claimed, names)
+    claimed = released_amounts.claimed_with(connection, message.claimed.allocations, names)
     named = {*message.held.allocations, *message.claimed.allocations}
     keys = providers.keys_found(connection, named.union(source.amounts))
     places = MovePlaces.of(keys, migration.root_provider_id, instance.root_provider_id, held, claimed)

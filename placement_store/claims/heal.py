@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from moorage import errors
 from moorage.db.columns import now
 from moorage.messages import HealConsumers, Healed
-from moorage.model import AllocationRequest, RecordedHold, SeenConsumer
+from moorage.model import RecordedHold, SeenConsumer
 from moorage.model.allocations import Amounts
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations import write as allocations
@@ -157,8 +157,7 @@ def _missing(
     spare: Counter[Pair],
 ) -> Counter[Pair]:
     """Return the recorded amounts that a consumer lacks, on their provider or elsewhere in its tree."""
-    request = AllocationRequest(allocations=hold.allocations)
-    wanted = dict(released_amounts.claimed_with(connection, request, names))
+    wanted = dict(released_amounts.claimed_with(connection, hold.allocations, names))
     gone = {uuid: wanted.pop(uuid) for uuid in hold.pools if uuid in wanted and uuid not in keys}
     there: Counter[Pair] = Counter()
     in_tree: set[int] = set()

@@ -11,7 +11,7 @@ from contextlib import suppress
 from sqlalchemy import Connection, select
 
 from moorage import errors
-from moorage.model import AllocationRequest
+from moorage.model import Allocations
 from moorage.model.allocations import Amounts, amounts_of
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import Holding, Pair
@@ -30,10 +30,10 @@ def providers_on_host(connection: Connection, holding: Holding) -> set[int]:
     return set(connection.scalars(query))
 
 
-def claimed_with(connection: Connection, request: AllocationRequest, names: ResourceClassNames) -> Amounts:
+def claimed_with(connection: Connection, request: Allocations, names: ResourceClassNames) -> Amounts:
     """Return the amounts of a former claim, without classes deleted since: they have no allocations."""
     found: dict[str, dict[str, int]] = {}
-    for uuid, resources in amounts_of(request.allocations).items():
+    for uuid, resources in amounts_of(request).items():
         for name, amount in resources.items():
             with suppress(errors.ResourceClassNotFound):
                 names.id_of(name, connection)

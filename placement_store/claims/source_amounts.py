@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 from sqlalchemy import Connection
 
-from moorage.model import AllocationRequest, ProviderAmounts
+from moorage.model import ProviderAmounts
 from moorage.model.allocations import Amounts
 from placement_store.allocations.consumers import Holding
 from placement_store.claims import released_amounts
@@ -49,5 +49,4 @@ def of_move(
     record = msgspec.json.decode(migration.source_amounts, type=_SourceRecord)
     if record.claim_id != instance.claim_id:
         return unrecorded
-    request = AllocationRequest(allocations=record.allocations)
-    return SourceAmounts(released_amounts.claimed_with(connection, request, names), is_recorded=True)
+    return SourceAmounts(released_amounts.claimed_with(connection, record.allocations, names), is_recorded=True)

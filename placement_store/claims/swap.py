@@ -131,7 +131,7 @@ def _next_host(
 ) -> _SwapResult:
     """Return the result of a swap for a consumer that is not being moved."""
     holding = found[message.consumer_uuid]
-    released = released_amounts.claimed_with(connection, message.released, names)
+    released = released_amounts.claimed_with(connection, message.released.allocations, names)
     in_tree = released_amounts.providers_on_host(connection, holding)
     located = +released_amounts.locate(connection, holding, released, keys, in_tree, names)
     left = {keys[uuid].id for uuid in released if uuid in keys} | {provider_id for provider_id, _ in located}
@@ -165,10 +165,10 @@ def _next_destination(
         raise errors.InvalidRequest(path="$.held", reason="`migration_uuid` and `held` go together")
     instance = found[message.consumer_uuid]
     migration = begin_move.migration_of(found, instance, message.migration_uuid)
-    held = released_amounts.claimed_with(connection, message.held, names)
+    held = released_amounts.claimed_with(connection, message.held.allocations, names)
     source = source_amounts.of_move(connection, instance, migration, held, names)
     keys = {**keys, **providers.keys_found(connection, source.amounts.keys() - keys.keys())}
-    released = released_amounts.claimed_with(connection, message.released, names)
+    released = released_amounts.claimed_with(connection, message.released.allocations, names)
     root_id = keys[message.root_provider_uuid].root_id
     before = MovePlaces.of(keys, migration.root_provider_id, instance.root_provider_id, held, released)
     after = MovePlaces.of(keys, migration.root_provider_id, root_id, held, message.claimed.allocations)
