@@ -166,27 +166,22 @@ def _missing(
         there = +released_amounts.locate(connection, own, wanted, keys, in_tree, names)
     beyond = Counter({} if own is None else own.amounts) - there
     _require_held_elsewhere(connection, hold, gone, {p: n for p, n in beyond.items() if p[0] not in in_tree}, names)
-    present = {uuid: resources for uuid, resources in wanted.items() if uuid in keys}
-    of_tree = {key.id for key in keys.values() if key.root_id == root_id}
-    claimed = Counter(allocations.numbered(present, keys, names, connection))
-    lacking: Counter[int] = Counter()
-    for uuid, resources in wanted.items():
-        if uuid not in keys or keys[uuid].id in of_tree:
-            lacking.update({names.id_of(name, connection): amount for name, amount in resources.items()})
+    claimed, of_deleted = released_amounts.numbered(connection, wanted, keys, names)
+    of_tree = move_split.within(claimed, {key.id for key in keys.values() if key.root_id == root_id})
     tree_ids = providers.tree_ids(connection, [root_id])
-    for (provider_id, number), amount in there.items():
-        if provider_id in tree_ids:
-            lacking[number] -= amount
-    pools = Counter({pair: amount for pair, amount in claimed.items() if pair[0] not in of_tree}) - there
+    lacking = of_deleted + _by_class(of_tree) - _by_class(move_split.within(there, tree_ids))
     roots = dict(keys.values())
     # What a reshape has moved in the pools' own trees is not lacking.
-    moved = released_amounts.by_root(connection, there - claimed) if pools else Counter()
-    for (provider_id, number), amount in sorted(pools.items()):
-        covered = min(amount, moved[roots[provider_id], number])
-        pools[provider_id, number] -= covered
-        moved[roots[provider_id], number] -= covered
-    found = _spread(connection, +lacking, claimed - there, tree_ids, spare)
-    return found + _spread_over_pools(connection, +pools, roots, spare)
+    pools = move_split.not_found(connection, claimed - of_tree, there, roots)
+    found = _spread(connection, lacking, claimed - there, tree_ids, spare)
+    return found + _spread_over_pools(connection, pools, roots, spare)
+
+
+def _by_class(amounts: Mapping[Pair, int]) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for (_, number), amount in amounts.items():
+        found[number] += amount
+    return found
 
 
 def _require_held_elsewhere(
@@ -201,9 +196,7 @@ def _require_held_elsewhere(
     :param beyond: its allocations outside its host's tree that are not those of other pools.
     :raises InvalidState: it has not, and nothing shows which providers have the pool's inventory now.
     """
-    elsewhere: Counter[int] = Counter()
-    for (_, number), amount in beyond.items():
-        elsewhere[number] += amount
+    elsewhere = _by_class(beyond)
     for uuid, resources in gone.items():
         for name, amount in resources.items():
             number = names.id_of(name, connection)
@@ -232,13 +225,10 @@ def _spread_over_pools(
         place = found if is_kept else by_root.setdefault(roots[pool_id], Counter())
         place[pool_id, number] = amount
     for root_id, claimed in sorted(by_root.items()):
-        by_class: Counter[int] = Counter()
-        for (_, number), amount in claimed.items():
-            by_class[number] += amount
         tree_ids = providers.tree_ids(connection, [root_id])
         if root_id not in {pool_id for pool_id, _ in claimed}:
             tree_ids.remove(root_id)
-        found += _spread(connection, by_class, claimed, tree_ids, spare)
+        found += _spread(connection, _by_class(claimed), claimed, tree_ids, spare)
     return found
 
 

@@ -126,7 +126,7 @@ def split_move(
     kept_old = of_both + of_old
     if not source.is_recorded:
         # What old lacks now is shared too: a reshape may have moved it to a provider of new before the move began.
-        lacking = _lacking(connection, rest - named, of_old, roots)
+        lacking = not_found(connection, rest - named, of_old, roots)
         holding = _holding_only(instance, of_new)
         kept_old += released_amounts.locate_pairs(connection, holding, lacking, roots, instance_tree)
     return MoveParts(
@@ -193,10 +193,10 @@ def _not_on_migration(
     claimed = within(claimed, {provider_id for provider_id, root_id in roots.items() if root_id in trees})
     found = Counter({pair: amount for pair, amount in old.items() if pair[0] not in migration_tree})
     # First what was claimed from providers that the destination does not use: the instance has the other part of old.
-    return _lacking(connection, claimed, found, roots, last=outside)
+    return not_found(connection, claimed, found, roots, last=outside)
 
 
-def _lacking(
+def not_found(
     connection: Connection,
     claimed: Counter[Pair],
     found: Counter[Pair],
