@@ -26,6 +26,7 @@ from placement_store.db.names import ResourceClassNames
 from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
 from placement_store.schema import consumers as consumer_table
+from placement_store.server_groups import rows as groups
 
 MIGRATION = "MIGRATION"
 
@@ -54,7 +55,7 @@ def begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClas
 
 def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames) -> Claimed:
     # Before anything is locked, since this creates groups that do not exist yet.
-    group_ids = claims.bind_groups(connection, [new])
+    group_ids = groups.bind(connection, [new.group])
     instance = require_movable(connection, new.consumer_uuid, new.consumer_generation, move)
     wanted = {new.root_provider_uuid, *new.allocations}
     keys = providers.keys_found(connection, {*wanted, *move.held.allocations})

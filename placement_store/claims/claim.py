@@ -112,9 +112,9 @@ def claim(
     if len({new.consumer_uuid for new in claims}) != len(claims):
         raise errors.InvalidRequest(path="$.instance_uuids", reason="a consumer is named twice")
     script = connection if isinstance(connection, Script) else Script(connection)
-    named = any(new.group is not None for new in claims)
+    named = [new.group for new in claims if new.group is not None]
     # Before anything is locked, since this creates groups that do not exist yet.
-    group_ids = bind_groups(script.connection, claims) if named else {}
+    group_ids = groups.bind(script.connection, named) if named else {}
     # Outdated keys are detected when the providers are locked: an id is never used again.
     keys = providers.keys_of(script.connection, _providers_named(claims)) if known is None else known
     # A consumer without a named generation is not read: its insert fails if it exists, since its uuid is unique. Its
@@ -198,14 +198,6 @@ def require_releasable(holding: Holding, message: SwapClaim | EndMove) -> None:
     """
     if holding.accepted_by is not None and not (message.guest_gone or message.leave_residue):
         raise already_accepted(holding.uuid)
-
-
-def bind_groups(connection: Connection, claims: Sequence[NewClaim]) -> dict[str, int]:
-    """Return the ids of the server groups that claims name, by uuid, and create missing ones. Call it before any lock.
-
-    :raises InvalidRequest: the store has one of them with another rule.
-    """
-    return groups.bind(connection, {new.group.uuid: new.group for new in claims if new.group is not None})
 
 
 def placement_columns(new: NewClaim, root_id: int, group_ids: Mapping[str, int]) -> dict[str, Any]:

@@ -53,9 +53,8 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     """
     holds = {hold.consumer_uuid: hold for hold in message.holds}
     _require_consistent(message, holds)
-    # Before anything is locked, and in one order: see `claims.bind_groups`.
-    known = {hold.group.uuid: hold.group for hold in message.holds if hold.group is not None}
-    group_ids = groups.bind(connection, known)
+    # Before anything is locked, and in one order.
+    group_ids = groups.bind(connection, (hold.group for hold in message.holds))
     found = consumers.holdings(connection, message.seen)
     for uuid, seen in message.seen.items():
         _require_as_seen(uuid, seen, found.get(uuid))

@@ -6,7 +6,7 @@ same root, the two count as one member. A residue is in no group, since its gues
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,14 +31,15 @@ MEMBER = func.coalesce(consumers.c.migration_of, consumers.c.uuid)
 # --- Creation -------------------------------------------------------------------------------------------------------
 
 
-def bind(connection: Connection, named: Mapping[str, ServerGroup]) -> dict[str, int]:
-    """Return the ids of the groups that claims name, by uuid, and create those that do not exist.
+def bind(connection: Connection, groups: Iterable[ServerGroup | None]) -> dict[str, int]:
+    """Return the ids of the groups that claims name, by uuid, and create those that do not exist; null is skipped.
 
     Call it before any row is locked: if a concurrent transaction is creating one of the groups, this one waits until
     that one ends. Every transaction creates groups in the order of their uuids.
 
     :raises InvalidRequest: the store has one of them with another policy or maximum; neither ever changes.
     """
+    named = {group.uuid: group for group in groups if group is not None}
     found = {row.uuid: row for row in _BY_UUID.rows(connection, sorted(named))}
     for uuid, group in sorted(named.items()):
         row = found[uuid] = found.get(uuid) or _create_or_find(connection, group)

@@ -157,7 +157,7 @@ class ClaimingDecision(Decision[Selections]):
             if isinstance(fault, errors.NoValidHost):
                 if (group := self.message.request_spec.server_group) is not None:
                     # If the group exists with another rule, this fails: the decision used the wrong rule.
-                    groups.bind(connection, {group.uuid: group})
+                    groups.bind(connection, [group])
                 LOG.info("No valid host for %s instance(s): %s", fault.instances, fault.summary)
             raise fault
 
