@@ -100,6 +100,16 @@ def holdings(connection: Connection, uuids: Collection[str]) -> dict[str, Holdin
     return found
 
 
+def compare_generation(uuid: str, named: int | None, holding: Holding | None) -> None:
+    """Compare a consumer's generation, if one is named.
+
+    :raises ConsumerGenerationConflict: it is at another generation.
+    """
+    found = None if holding is None else holding.generation
+    if named not in (None, found):
+        raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=named, found=found)
+
+
 def columns_of(connection: Connection, holding: Holding, names: Iterable[str]) -> dict[str, Any]:
     """Return columns of a consumer's row by name.
 

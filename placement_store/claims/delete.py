@@ -51,7 +51,7 @@ def delete(connection: Connection, message: DeleteAllocations, names: ResourceCl
     _require_consistent(message)
     uuid = message.consumer_uuid
     holding = consumers.holdings(connection, [uuid]).get(uuid)
-    _require_generation(uuid, message.consumer_generation, holding)
+    consumers.compare_generation(uuid, message.consumer_generation, holding)
     if message.claim_id is not None and (holding is None or holding.claim_id != message.claim_id):
         if not message.for_good or not tombstones.is_buried(connection, uuid, holding):
             raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)
@@ -72,12 +72,6 @@ def _require_consistent(message: DeleteAllocations) -> None:
     for name in ("migration_uuids", "keep_extras"):
         if getattr(message, name) and not message.for_good:
             raise errors.InvalidRequest(path=f"$.{name}", reason="done only for good")
-
-
-def _require_generation(uuid: str, named: int | None, holding: Holding | None) -> None:
-    found = None if holding is None else holding.generation
-    if named not in (None, found):
-        raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=named, found=found)
 
 
 def _release(
@@ -133,7 +127,7 @@ def _migrations_of(connection: Connection, message: DeleteAllocations) -> dict[s
     for uuid in named:
         if uuid in found and found[uuid].migration_of != message.consumer_uuid:
             raise errors.InvalidRequest(path="$.migration_uuids", reason=f"{uuid} is no migration of this consumer")
-        _require_generation(uuid, message.migration_generation, found.get(uuid))
+        consumers.compare_generation(uuid, message.migration_generation, found.get(uuid))
     unnamed = {uuid: one for uuid, one in found.items() if uuid not in named and not residues.is_residue(one)}
     return {uuid: found.get(uuid) for uuid in named} | unnamed
 

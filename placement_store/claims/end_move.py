@@ -63,16 +63,10 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
     # Both consumers in one statement: see `migration_of`.
     found = consumers.holdings(connection, [uuid, message.migration_uuid])
     instance = claims.placed_by(found, uuid, message.claim_id)
-    if message.consumer_generation not in (None, instance.generation):
-        raise errors.ConsumerGenerationConflict(
-            consumer_uuid=uuid, named=message.consumer_generation, found=instance.generation
-        )
+    consumers.compare_generation(uuid, message.consumer_generation, instance)
     # Raises if the move has ended: then the migration is deleted, or is a residue.
     migration = begin_move.migration_of(found, instance, message.migration_uuid)
-    if message.migration_generation not in (None, migration.generation):
-        raise errors.ConsumerGenerationConflict(
-            consumer_uuid=migration.uuid, named=message.migration_generation, found=migration.generation
-        )
+    consumers.compare_generation(migration.uuid, message.migration_generation, migration)
     # Confirming releases the source, which the migration holds; reverting releases the destination.
     claims.require_releasable(migration if message.outcome == "confirm" else instance, message)
     held = released_amounts.claimed_with(connection, message.held.allocations, names)
