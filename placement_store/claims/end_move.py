@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,12 +26,10 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _MoveEnd:
-    """Hold the changes of both consumers that confirm or revert a move."""
+    """Hold the changes that confirm or revert a move."""
 
-    instance: ConsumerChange
-    migration: ConsumerChange
-    #: The residue that the instance leaves on the destination.
-    residue: ConsumerChange | None
+    changes: Sequence[ConsumerChange]
+    residue_uuid: str | None
     #: The claim that places the instance from now on.
     claim_id: str
     #: The foreign allocations of the host that is released, as the answer names them.
@@ -79,19 +77,15 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
     parts = move_split.split_move(connection, instance, migration, source, claimed, places, names)
     outcome = _confirmed if message.outcome == "confirm" else _reverted
     ending = outcome(connection, message, instance, migration, places, parts)
-    # One write changes both consumers and the residue: only the net growth counts.
-    new = [] if ending.residue is None else [ending.residue]
     relied_on = allocations.generations_named([message.held.allocations, message.claimed.allocations], keys)
-    changes = [ending.instance, ending.migration, *new]
-    residue_uuid = None if ending.residue is None else ending.residue.uuid
     require_unreported = None
-    if not ending.migration.for_good:
+    if ending.residue_uuid == migration.uuid:
         # The migration stays as the residue on the source.
         require_unreported = partial(residues.require_unreported, connection, str(migration.accepted_by))
-        residue_uuid = migration.uuid
+    # One write changes both consumers and the residue: only the net growth counts.
     residues.write(
         connection,
-        changes,
+        ending.changes,
         names,
         relied_on=relied_on,
         roots=dict(keys.values()),
@@ -100,7 +94,7 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
     return MoveEnded(
         claim_id=ending.claim_id,
         consumer_generation=instance.generation + 1,
-        residue_uuid=residue_uuid,
+        residue_uuid=ending.residue_uuid,
         extras=move_split.as_allocations(connection, ending.foreign, names),
     )
 
@@ -117,18 +111,14 @@ def _confirmed(
 
     The foreign allocations of the migration are deleted, or pass to the instance if ``keep_extras`` is set.
     """
-    may_be_used = message.leave_residue and not message.guest_gone
     staying = parts.foreign_on_migration if message.keep_extras else Counter()
-    kept = residues.residue_of_migration(connection, migration, staying) if may_be_used else None
+    # If a host has accepted the claim and the guest is not gone, a residue may be left: see `require_releasable`.
+    kept = None if message.guest_gone else residues.residue_of_migration(connection, migration, staying)
+    after = Counter(instance.amounts) - parts.beyond_new + staying
+    change = ConsumerChange(uuid=instance.uuid, before=instance, after=after, inherited=True)
     return _MoveEnd(
-        instance=ConsumerChange(
-            uuid=instance.uuid,
-            before=instance,
-            after=Counter(instance.amounts) - parts.beyond_new + staying,
-            inherited=True,
-        ),
-        migration=kept or _buried(migration),
-        residue=None,
+        changes=[change, kept or _buried(migration)],
+        residue_uuid=None if kept is None else kept.uuid,
         claim_id=message.claim_id,
         foreign=parts.foreign_on_migration,
     )
@@ -150,20 +140,20 @@ def _reverted(
     pools = places.pools | (parts.reshaped_pools - {places.root_id})
     left = move_split.within(parts.foreign_on_instance, tree - pools)
     kept = parts.kept_old + (parts.foreign_on_instance if message.keep_extras else parts.foreign_on_instance - left)
-    may_be_used = message.leave_residue and not message.guest_gone
+    change = ConsumerChange(
+        uuid=instance.uuid,
+        before=instance,
+        after=kept + Counter(migration.amounts),
+        columns=consumers.columns_of(connection, migration, UNCLAIMED),
+        # A claim that was read as unaccepted must still be unaccepted: accepting it bumps no generation. A claim that
+        # was read as accepted stays accepted at this generation.
+        unaccepted=instance.accepted_by is None and not message.guest_gone,
+        inherited=True,
+    )
+    residue = None if message.guest_gone else residues.residue_of(connection, instance, kept)
     return _MoveEnd(
-        instance=ConsumerChange(
-            uuid=instance.uuid,
-            before=instance,
-            after=kept + Counter(migration.amounts),
-            columns=consumers.columns_of(connection, migration, UNCLAIMED),
-            # A claim that was read as unaccepted must still be unaccepted: accepting it bumps no generation. A claim
-            # that was read as accepted stays accepted at this generation.
-            unaccepted=instance.accepted_by is None and not message.guest_gone,
-            inherited=True,
-        ),
-        migration=_buried(migration),
-        residue=residues.residue_of(connection, instance, kept) if may_be_used else None,
+        changes=[change, _buried(migration), *([] if residue is None else [residue])],
+        residue_uuid=None if residue is None else residue.uuid,
         claim_id=migration.claim_id,
         foreign=left,
     )

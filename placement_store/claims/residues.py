@@ -47,26 +47,20 @@ def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int
     :param kept: the allocations that the consumer keeps.
     :raises InvalidState: the attempt, under whose uuid the residue would have to be written, is a consumer already.
     """
-    if holding.claim_id is None or holding.accepted_by is None or tombstones.buried(connection, [holding.accepted_by]):
-        return None
-    tree = released_amounts.providers_on_host(connection, holding)
-    leaving = {
-        pair: amount - kept.get(pair, 0)
-        for pair, amount in holding.amounts.items()
-        if pair[0] in tree and amount > kept.get(pair, 0)
-    }
+    leaving = _of_guest(connection, holding, kept)
     if not leaving:
         return None
     # One statement, so that one snapshot is read: a transaction that has just written that residue has also changed
     # this consumer.
-    present = consumers.holdings(connection, [holding.uuid, holding.accepted_by])
-    if holding.accepted_by in present:
+    attempt_id = str(holding.accepted_by)
+    present = consumers.holdings(connection, [holding.uuid, attempt_id])
+    if attempt_id in present:
         if present.get(holding.uuid) != holding:
             raise StaleRead
-        reason = f"no residue can be left: there is a consumer with the uuid of its attempt {holding.accepted_by}"
+        reason = f"no residue can be left: there is a consumer with the uuid of its attempt {attempt_id}"
         raise errors.InvalidState(reason=reason)
     return ConsumerChange(
-        uuid=holding.accepted_by,
+        uuid=attempt_id,
         before=None,
         after=leaving,
         columns={
@@ -76,6 +70,15 @@ def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int
         },
         inherited=True,
     )
+
+
+def _of_guest(connection: Connection, holding: Holding, kept: Mapping[Pair, int]) -> dict[Pair, int]:
+    """Return what an accepted claim holds in the host's tree beyond ``kept``, unless its guest is known to be gone."""
+    if holding.claim_id is None or holding.accepted_by is None or tombstones.buried(connection, [holding.accepted_by]):
+        return {}
+    tree = released_amounts.providers_on_host(connection, holding)
+    released = Counter(holding.amounts) - Counter(kept)
+    return {pair: amount for pair, amount in released.items() if pair[0] in tree}
 
 
 def write(connection: Connection, changes: Sequence[ConsumerChange], names: ResourceClassNames, **how: Any) -> None:
@@ -110,12 +113,8 @@ def residue_of_migration(
 
     :param staying: its allocations that pass to another consumer.
     """
-    if migration.claim_id is None or migration.accepted_by is None:
-        return None
-    tree = released_amounts.providers_on_host(connection, migration)
-    guests = Counter(migration.amounts) - Counter(staying)
-    kept = {pair: amount for pair, amount in guests.items() if pair[0] in tree}
-    if not kept or tombstones.buried(connection, [migration.accepted_by]):
+    kept = _of_guest(connection, migration, staying)
+    if not kept:
         return None
     columns = {"claim_id": None, "owner": None, "claimed_at": None, "consumer_group_id": None, "consumer_type": RESIDUE}
     return ConsumerChange(uuid=migration.uuid, before=migration, after=kept, columns=columns, inherited=True)
