@@ -13,20 +13,17 @@ def upgrade() -> None:
     """Create the tables of host aggregates and of their hosts."""
     schema_changes.create_table(
         "host_aggregates",
-        sa.Column("aggregate_id", id_type(), autoincrement=False, nullable=False),
-        sa.Column("name", name_type(), nullable=False),
+        sa.Column("aggregate_id", id_type(), primary_key=True, autoincrement=False),
+        sa.Column("name", name_type(), nullable=False, unique=True),
         sa.Column("metadata", document_type(), nullable=False),
         sa.Column("seq", id_type(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("updated_at", sa.Double(), nullable=False),
-        sa.PrimaryKeyConstraint("aggregate_id"),
-        sa.UniqueConstraint("name"),
     )
     schema_changes.create_table(
         "host_aggregate_hosts",
-        sa.Column("aggregate_id", id_type(), autoincrement=False, nullable=False),
-        sa.Column("cell_uuid", uuid_type(), nullable=False),
-        sa.Column("service_host", name_type(), nullable=False),
-        sa.PrimaryKeyConstraint("aggregate_id", "cell_uuid", "service_host"),
+        sa.Column("aggregate_id", id_type(), primary_key=True, autoincrement=False),
+        sa.Column("cell_uuid", uuid_type(), primary_key=True),
+        sa.Column("service_host", name_type(), primary_key=True),
     )
     schema_changes.create_index("ix_host_aggregate_hosts_host", "host_aggregate_hosts", ["cell_uuid", "service_host"])
