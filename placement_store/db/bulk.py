@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Insert, Select, Table, bindparam
+from sqlalchemy import Column, Connection, Insert, Select, Table, bindparam, select
 
 from moorage.db.columns import now
 from moorage.db.new_rows import NewRows
@@ -40,6 +40,12 @@ class Lookup:
 def select_in(connection: Connection, query: Select[Any], column: Any, values: Sequence[Any]) -> Iterator[Any]:
     """Yield the rows of ``query`` whose ``column`` has one of ``values``."""
     return Lookup(query, column).rows(connection, values)
+
+
+@lru_cache
+def pairs(key: Column[Any], value: Column[Any]) -> Lookup:
+    """Return the query for pairs of two columns, by the first of them."""
+    return Lookup(select(key, value), key)
 
 
 def page(query: Select[Any], column: Any, after: Any, limit: int | None) -> Select[Any]:

@@ -193,12 +193,10 @@ def seq_by_id(connection: Connection, table: Table) -> dict[int, int]:
     return dict(connection.execute(select(table.c.id, table.c.seq)).all())
 
 
-_SEQS = bulk.Lookup(select(resource_providers.c.id, resource_providers.c.seq), resource_providers.c.id)
-
-
 def seq_of(connection: Connection, provider_ids: Collection[int]) -> dict[int, int]:
     """Return the ``seq`` of these providers by id; an id that does not exist is omitted."""
-    return {row.id: row.seq for row in _SEQS.rows(connection, sorted(provider_ids))}
+    table = resource_providers.c
+    return dict(bulk.pairs(table.id, table.seq).rows(connection, sorted(provider_ids)))
 
 
 def differing_ids(connection: Connection, table: Table, known: Mapping[int, int]) -> set[int]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from moorage.messages import SetAggregates
 from placement_store.db import bulk, change_feed
@@ -70,9 +70,6 @@ def numbers(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
     return found | known(connection, missing)
 
 
-_BY_UUID = bulk.Lookup(select(aggregates.c.uuid, aggregates.c.id), aggregates.c.uuid)
-
-
 def known(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
     """Return the ids of these aggregates by uuid; an aggregate that does not exist is omitted."""
-    return {row.uuid: row.id for row in _BY_UUID.rows(connection, sorted(uuids))}
+    return dict(bulk.pairs(aggregates.c.uuid, aggregates.c.id).rows(connection, sorted(uuids)))

@@ -21,7 +21,7 @@ def held(
     """
     numbers_of = _numbers(connection, link, ids)
     sets = set(numbers_of.values())
-    names = dict(_names(label).rows(connection, sorted(frozenset().union(*sets))))
+    names = dict(bulk.pairs(label.table.c.id, label).rows(connection, sorted(frozenset().union(*sets))))
     # Traits and aggregates are never deleted from their tables.
     named = {known: {number: names[number] for number in known} for known in sets}
     return {id_: named[known] for id_, known in numbers_of.items()}
@@ -55,7 +55,7 @@ def _numbers(connection: Connection, link: Column[int], ids: Collection[int]) ->
         else:
             found[id_] = numbers
     apart: dict[int, set[int]] = {}
-    for id_, number in _pairs(link).rows(connection, cut):
+    for id_, number in bulk.pairs(link.table.c.resource_provider_id, link).rows(connection, cut):
         apart.setdefault(id_, set()).add(number)
     found |= {id_: frozenset(numbers) for id_, numbers in apart.items()}
     # Texts in another order, and sets that were read one by one, may be equal sets.
@@ -75,17 +75,6 @@ def _texts(link: Column[int]) -> bulk.Lookup:
     provider_id = link.table.c.resource_provider_id
     query = select(provider_id, func.count(), func.sum(link), func.group_concat(link)).group_by(provider_id)
     return bulk.Lookup(query, provider_id)
-
-
-@lru_cache
-def _pairs(link: Column[int]) -> bulk.Lookup:
-    provider_id = link.table.c.resource_provider_id
-    return bulk.Lookup(select(provider_id, link), provider_id)
-
-
-@lru_cache
-def _names(label: Column[str]) -> bulk.Lookup:
-    return bulk.Lookup(select(label.table.c.id, label), label.table.c.id)
 
 
 def rewrite(

@@ -88,9 +88,8 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
     # may have changed it since, and the agent would regard a newer generation as that of its own report.
     filled = {one.uuid for one in changed}
     found = {one.uuid: known[one.uuid].generation for one in old if one.uuid not in filled}
-    query = select(resource_providers.c.uuid, resource_providers.c.generation)
-    rows_now = bulk.select_in(connection, query, resource_providers.c.uuid, sorted(wanted))
-    return {**{row.uuid: row.generation for row in rows_now}, **found}
+    table = resource_providers.c
+    return dict(bulk.pairs(table.uuid, table.generation).rows(connection, sorted(wanted))) | found
 
 
 # --- Comparison of the report with the store ------------------------------------------------------------------------

@@ -130,24 +130,19 @@ def keys_found(connection: Connection, uuids: Iterable[str]) -> dict[str, Provid
 
 def tree_ids(connection: Connection, root_ids: Collection[int]) -> list[int]:
     """Return the ids of all providers of the trees of these roots, sorted."""
-    query = select(resource_providers.c.id)
-    return sorted(
-        row.id for row in bulk.select_in(connection, query, resource_providers.c.root_provider_id, sorted(root_ids))
-    )
+    table = resource_providers.c
+    return sorted(id_ for _, id_ in bulk.pairs(table.root_provider_id, table.id).rows(connection, sorted(root_ids)))
 
 
 def roots_of(connection: Connection, ids: Collection[int]) -> dict[int, int]:
     """Return the ids of the roots of the providers of these ids; an id that does not exist is omitted."""
-    query = select(resource_providers.c.id, resource_providers.c.root_provider_id)
-    return {
-        row.id: row.root_provider_id for row in bulk.select_in(connection, query, resource_providers.c.id, sorted(ids))
-    }
+    table = resource_providers.c
+    return dict(bulk.pairs(table.id, table.root_provider_id).rows(connection, sorted(ids)))
 
 
 def uuids_of(connection: Connection, ids: Collection[int]) -> dict[int, str]:
     """Return the uuids of the providers of these ids; an id that does not exist is omitted."""
-    query = select(resource_providers.c.id, resource_providers.c.uuid)
-    return {row.id: row.uuid for row in bulk.select_in(connection, query, resource_providers.c.id, sorted(ids))}
+    return dict(bulk.pairs(resource_providers.c.id, resource_providers.c.uuid).rows(connection, sorted(ids)))
 
 
 # --- Writing --------------------------------------------------------------------------------------------------------

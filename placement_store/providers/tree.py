@@ -65,10 +65,9 @@ def rename(connection: Connection, names: Mapping[int, str]) -> set[int]:
     :raises StaleRead: a concurrent transaction has taken one of the names; a new transaction finds its provider.
     """
     table = resource_providers
-    query = select(table.c.id, table.c.name)
-    present = {row.id: row.name for row in bulk.select_in(connection, query, table.c.id, sorted(names))}
+    present = dict(bulk.pairs(table.c.id, table.c.name).rows(connection, sorted(names)))
     new = {id_: name for id_, name in names.items() if present.get(id_) != name}
-    holders = {row.id: row.name for row in bulk.select_in(connection, query, table.c.name, sorted(new.values()))}
+    holders = {id_: name for name, id_ in bulk.pairs(table.c.name, table.c.id).rows(connection, sorted(new.values()))}
     for id_ in sorted(holders.keys() - new.keys()):
         raise errors.AlreadyExists(kind="resource provider", name=holders[id_])
     # Names are unique at each statement: a name that passes to another provider is given up first.
