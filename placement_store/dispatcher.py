@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Connection
 
 from moorage import errors
 from moorage.batches import BatchItem
-from moorage.messages import Done, GetResourceProvider
+from moorage.messages import AcceptClaim, Done, GetResourceProvider
 from moorage.messages.wire import Message, R
 from placement_store import cells
 from placement_store.allocations import read as allocations
@@ -21,8 +21,6 @@ from placement_store.providers import aggregates, create, inventories, names, re
 from placement_store.reshapes import instructed_reshape, reshape
 from placement_store.server_groups import rows as server_groups
 from placement_store.upkeep import audit, pruning, reconciler_log, recount, services
-
-M = TypeVar("M", bound=Message[Any])
 
 #: The modules with functions that serve messages.
 MODULES = (
@@ -68,16 +66,16 @@ class Dispatcher(Store):
             answer = self._write(served, message)
         return self._log(message, answer)
 
-    def call_many(self, calls: Sequence[BatchItem[M, R]], row: Callable[[M], str]) -> list[Callable[[], R] | None]:
-        """Serve messages that arrived together, each as :meth:`call` does; their answers are not stored.
+    def accept_many(self, calls: Sequence[BatchItem[AcceptClaim, Done]]) -> list[Callable[[], Done] | None]:
+        """Accept claims of messages that arrived together, each as :meth:`call` does.
 
-        :param row: the key of the one row that a message writes.
         :return: for each message null; or, if it must be served alone, the function that does so.
         """
-        requests: list[BatchItem[Unstored, R]] = [
-            BatchItem(Unstored(row(call.value), partial(self._answer, call.value)), call.context) for call in calls
+        requests: list[BatchItem[Unstored, Done]] = [
+            BatchItem(Unstored(call.value.consumer_uuid, partial(self._answer, call.value)), call.context)
+            for call in calls
         ]
-        alone: list[Callable[[], R] | None] = []
+        alone: list[Callable[[], Done] | None] = []
         for call, request, remaining in zip(calls, requests, self.unstored_many(requests), strict=True):
             if remaining is None:
                 call.do(lambda message, request=request: self._log(message, request.outcome()))  # type: ignore[misc]

@@ -20,18 +20,6 @@ from placement_store.upkeep.pruning import Pruning
 from placement_store.upkeep.reconciler import Reconciler
 
 
-class Acceptances:
-    """Serve acceptances of claims that arrive in one message: hosts send dozens of them together."""
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
-
-    @serves_many(AcceptClaim)
-    def accept_many(self, calls: Sequence[BatchItem[AcceptClaim, Done]]) -> list[Callable[[], Done] | None]:
-        """Accept claims in one transaction, each with its own answer; see :meth:`.Dispatcher.call_many`."""
-        return self._dispatcher.call_many(calls, lambda message: message.consumer_uuid)
-
-
 class PlacementRole:
     """Serve topic `placement`, reconcile claims and prune the store; any number of processes may do so.
 
@@ -43,8 +31,8 @@ class PlacementRole:
         self, conf: cfg.ConfigOpts, name: str, bus: Bus, database: Database, names: ResourceClassNames
     ) -> None:
         self._database = database
-        dispatcher = Dispatcher(database, names)
-        services = [dispatcher.handlers(), Acceptances(dispatcher)]
+        self._dispatcher = Dispatcher(database, names)
+        services = [self._dispatcher.handlers(), self]
         self._server = bus.server("placement", name, services, threads=conf.rpc.threads)
         self._reconciler = Reconciler(conf, bus, database, names)
         pruning = Pruning(database, Retention.of(conf))
@@ -52,6 +40,11 @@ class PlacementRole:
             Periodic("reconciler", self._reconciler.round, conf.placement.reconcile_interval),
             Periodic("pruning of the store", pruning.round, conf.service.prune_interval),
         ]
+
+    @serves_many(AcceptClaim)
+    def accept_many(self, calls: Sequence[BatchItem[AcceptClaim, Done]]) -> list[Callable[[], Done] | None]:
+        """Accept claims that arrive in one message in one transaction: hosts send dozens of them together."""
+        return self._dispatcher.accept_many(calls)
 
     def start(self) -> None:
         """Write the standard names, and start the server and the periodic tasks.

@@ -13,7 +13,6 @@ from support.placement_store.move_builders import SMALL
 from moorage import errors, ids
 from moorage.batches import BatchItem
 from moorage.messages import AcceptClaim
-from placement_store.service import Acceptances
 
 
 def at_once(store: Store, messages: Sequence[AcceptClaim]) -> list[type]:
@@ -32,7 +31,7 @@ def at_once(store: Store, messages: Sequence[AcceptClaim]) -> list[type]:
 def in_one_message(store: Store, messages: Sequence[AcceptClaim]) -> list[type]:
     """Do the same as :func:`at_once` for calls of one message."""
     calls: list[BatchItem[AcceptClaim, Any]] = [BatchItem(message) for message in messages]
-    for call, alone in zip(calls, Acceptances(store.dispatcher).accept_many(calls), strict=True):
+    for call, alone in zip(calls, store.dispatcher.accept_many(calls), strict=True):
         if alone is not None:
             call.do(lambda _message, alone=alone: alone())  # type: ignore[misc]
     faults: list[type] = []
