@@ -28,9 +28,6 @@ LOG = logging.getLogger(__name__)
 #: worst-case cost grows with the square of this number. Arbitrary.
 _TOGETHER = 192
 
-# Values that satisfy every unit rule, for a pair without new amounts.
-_ANY_SMALLEST, _ANY_LARGEST, _ANY_STEP = 2**31 - 1, 0, 0
-
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -89,11 +86,10 @@ class _DemandKind(NamedTuple):
 
     @classmethod
     def of(cls, demand: Demand) -> "_DemandKind":
-        """Return the kind of a demand."""
-        if not demand.amounts:
-            return cls(demand.pair[1], demand.growth, _ANY_SMALLEST, _ANY_LARGEST, _ANY_STEP)
+        """Return the kind of a demand; without new amounts, its values satisfy every unit rule."""
         amounts = demand.amounts
-        return cls(demand.pair[1], demand.growth, min(amounts), max(amounts), math.gcd(*amounts))
+        smallest, largest = min(amounts, default=2**31 - 1), max(amounts, default=0)
+        return cls(demand.pair[1], demand.growth, smallest, largest, math.gcd(*amounts))
 
 
 def _statement(demands: Sequence[Demand], dialect: Dialect) -> str:
