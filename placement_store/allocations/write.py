@@ -102,18 +102,17 @@ class ConsumerChange:
     @property
     def membership_before(self) -> Membership | None:
         """Return the server group membership of the consumer, or of the instance that it moves, before the write."""
-        if self.before is None:
-            return None
-        return _membership(self.uuid, {name: getattr(self.before, name) for name in _OF_MEMBERSHIP})
+        return self._membership({})
 
     @property
     def membership_after(self) -> Membership | None:
         """Return the membership after the write."""
-        if self.for_good or self.forgets:
-            return None
-        return _membership(
-            self.uuid, {name: self.columns.get(name, getattr(self.before, name, None)) for name in _OF_MEMBERSHIP}
-        )
+        return None if self.for_good or self.forgets else self._membership(self.columns)
+
+    def _membership(self, changed: Mapping[str, Any]) -> Membership | None:
+        names = ("consumer_group_id", "root_provider_id", "migration_of")
+        group_id, root_id, moved = (changed.get(name, getattr(self.before, name, None)) for name in names)
+        return None if group_id is None else Membership(group_id, root_id, moved or self.uuid)
 
     @property
     def differing(self) -> set[Pair]:
@@ -130,16 +129,6 @@ class ConsumerChange:
     def measured(self) -> set[Pair]:
         """Return the pairs whose amount must fit: those that change and, with ``measures_all``, all others."""
         return self.differing | self.after.keys() if self.measures_all else self.differing
-
-
-#: The columns of a consumer that determine its membership.
-_OF_MEMBERSHIP = ("consumer_group_id", "root_provider_id", "migration_of")
-
-
-def _membership(uuid: str, columns: Mapping[str, Any]) -> Membership | None:
-    if columns["consumer_group_id"] is None:
-        return None
-    return Membership(columns["consumer_group_id"], columns["root_provider_id"], columns["migration_of"] or uuid)
 
 
 def write(
