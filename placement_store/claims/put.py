@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, null, select, union_all
 from moorage import errors
 from moorage.db.shared_transactions import Alone
 from moorage.messages import ConsumerWritten, PostAllocations, PutAllocations
-from moorage.model import ConsumerAllocations
+from moorage.model import ConsumerAllocations, ProviderAmounts
 from moorage.model.allocations import amounts_of
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations import write as allocations
@@ -42,8 +42,8 @@ class Put:
     amounts: Mapping[str, Mapping[str, int]]
     #: The generation that the consumer must be at; null means that it must not exist.
     generation: int | AnyGeneration | None
-    #: The generations that providers must be at, by uuid.
-    relied_on: Mapping[str, int] = field(default_factory=dict)
+    #: The allocations of a message over RPC, with the generations that providers must be at.
+    requested: Mapping[str, ProviderAmounts] = field(default_factory=dict)
     #: Columns of the consumer's row, and further columns that are set only for a new consumer.
     described: Mapping[str, Any]
     described_first: Mapping[str, Any] = field(default_factory=dict)
@@ -55,11 +55,10 @@ class Put:
     @classmethod
     def over_rpc(cls, wanted: ConsumerAllocations) -> "Put":
         """Return the put for the part of a message that concerns one consumer."""
-        named = {uuid: part.generation for uuid, part in wanted.allocations.items()}
         return cls(
             amounts=amounts_of(wanted.allocations),
             generation=wanted.consumer_generation,
-            relied_on={uuid: generation for uuid, generation in named.items() if generation is not None},
+            requested=wanted.allocations,
             described={
                 "project_id": wanted.project_id,
                 "user_id": wanted.user_id,
@@ -203,7 +202,8 @@ def plan(connection: Connection, puts: Mapping[str, Put], names: ResourceClassNa
         # HTTP creates no consumer without allocations.
         if one.amounts or uuid in found or not one.over_http
     ]
-    return PutPlan(changes, _relied_on(puts, keys), dict(keys.values()))
+    relied_on = allocations.generations_named((one.requested for one in puts.values()), keys)
+    return PutPlan(changes, relied_on, dict(keys.values()))
 
 
 def _compare_generation(connection: Connection, uuid: str, wanted: Put, holding: Holding | None) -> None:
@@ -217,14 +217,6 @@ def _compare_generation(connection: Connection, uuid: str, wanted: Put, holding:
         return
     if found != wanted.generation:
         raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=wanted.generation, found=found)
-
-
-def _relied_on(puts: Mapping[str, Put], keys: Mapping[str, ProviderKey]) -> dict[int, set[int]]:
-    named: dict[int, set[int]] = {}
-    for one in puts.values():
-        for uuid, generation in one.relied_on.items():
-            named.setdefault(keys[uuid].id, set()).add(generation)
-    return named
 
 
 def _change(
