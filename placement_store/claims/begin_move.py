@@ -109,10 +109,8 @@ def require_movable(connection: Connection, uuid: str, generation: int | None, m
     :raises StaleRead: the instance has changed meanwhile; a new transaction may succeed.
     """
     found = consumers.holdings(connection, [uuid, move.migration_uuid])
-    instance = found.get(uuid)
-    tombstones.require_unburied(connection, uuid, instance)
-    if instance is None or instance.claim_id != move.claim_id:
-        raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=move.claim_id)
+    tombstones.require_unburied(connection, uuid, found.get(uuid))
+    instance = claims.placed_by(found, uuid, move.claim_id)
     if instance.generation != generation:
         raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=generation, found=instance.generation)
     if instance.accepted_by is None:
