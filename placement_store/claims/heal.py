@@ -316,7 +316,6 @@ def _complete(connection: Connection, holds: Sequence[RecordedHold]) -> None:
 
 def _stamp_accepted(connection: Connection, uuids: Sequence[str]) -> None:
     """Set the time of acceptance if it is missing, so that a later repetition of the acceptance changes nothing."""
-    # UPDATE consumers SET accepted_at = :now WHERE uuid IN (...) AND accepted_by IS NOT NULL AND accepted_at IS NULL
     table = consumer_table.c
     for chunk in bulk.chunks(uuids):
         lost = (table.uuid.in_(chunk), table.accepted_by.is_not(None), table.accepted_at.is_(None))
