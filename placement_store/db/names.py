@@ -56,26 +56,24 @@ class Names:
 
         :raises NotFound: the name does not exist.
         """
-        known = self._ids  # another thread may drop the cache at any time
-        if name not in known:
-            known, _ = self._read(connection)
-        try:
-            return known[name]
-        except KeyError:
-            raise self._missing(name) from None
+        number = self._ids.get(name)
+        if number is None:
+            number = self._read(connection)[0].get(name)
+        if number is None:
+            raise self._missing(name)
+        return number
 
     def name_of(self, number: int, connection: Connection | None = None) -> str:
         """Return the name of an id; within a transaction, pass its ``connection``, which is used if it must be read.
 
         :raises NotFound: no name has that id.
         """
-        known = self._names
-        if number not in known:
-            _, known = self._read(connection)
-        try:
-            return known[number]
-        except KeyError:
-            raise self._missing(str(number)) from None
+        name = self._names.get(number)
+        if name is None:
+            name = self._read(connection)[1].get(number)
+        if name is None:
+            raise self._missing(str(number))
+        return name
 
     @classmethod
     def require(cls, connection: Connection, names: Collection[str], *, lock: bool = False) -> dict[str, int]:
