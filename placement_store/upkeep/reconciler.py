@@ -133,12 +133,10 @@ class Reconciler:
             )
 
     def _note(self, claim: Doubtful, outcome: str, reason: str) -> None:
-        def work(connection: Connection) -> bool:
-            return reconciler_log.record(connection, claim, outcome, reason)
-
         metrics.RECONCILER_ACTIONS.labels(outcome).inc()
         # A finding that repeats round after round is logged once.
         level = logging.DEBUG
+        work = partial(reconciler_log.record, claim=claim, outcome=outcome, reason=reason)
         if retry_on_stale_read(lambda: self._database.write(work)):
             level = logging.WARNING if outcome == UNKNOWN else logging.INFO
         LOG.log(level, "Kept claim %s of consumer %s: %s", claim.claim_id, claim.consumer_uuid, reason)

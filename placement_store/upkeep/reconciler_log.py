@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, or_, select
+from sqlalchemy import Connection, and_, func, or_, select
 
 from moorage.db.columns import is_ahead, now
 from moorage.db.database import Database
@@ -116,26 +115,18 @@ def forget_settled(connection: Connection) -> int:
 @reads(ListReconciled)
 def actions(connection: Connection, _message: ListReconciled) -> list[ReconcilerAction]:
     """Return the findings, the newest first."""
-    query = by_index(
-        select(reconciled, (now() - reconciled.c.looked_at).label("age")), reconciled, "ix_reconciled_looked_at"
-    )
+    table = reconciled.c
+    age = (now() - table.looked_at).label("age")
+    query = select(table.consumer_uuid, table.claim_id, table.owner, table.outcome, table.reason, age)
+    query = by_index(query, reconciled, "ix_reconciled_looked_at")
     # Both columns in one direction: then the index on the time has this order, and only the listed findings are read.
-    newest = (reconciled.c.looked_at.desc(), reconciled.c.claim_id.desc())
-    rows = connection.execute(query.order_by(*newest).limit(_LISTED))
-    return [_action(row) for row in rows]
+    rows = connection.execute(query.order_by(table.looked_at.desc(), table.claim_id.desc()).limit(_LISTED))
+    return [
+        ReconcilerAction(**row._asdict() | {"reason": row.reason.decode(errors="replace"), "age": max(0.0, row.age)})
+        for row in rows
+    ]
 
 
 def prune(database: Database, older_than: float) -> int:
     """Delete findings about claims last examined more than this many seconds ago; return their number."""
     return delete_expired(database, reconciled.c.claim_id, reconciled.c.looked_at < now() - older_than)
-
-
-def _action(row: Row[Any]) -> ReconcilerAction:
-    return ReconcilerAction(
-        consumer_uuid=row.consumer_uuid,
-        claim_id=row.claim_id,
-        owner=row.owner,
-        outcome=row.outcome,
-        reason=row.reason.decode(errors="replace"),
-        age=max(0.0, row.age),
-    )
