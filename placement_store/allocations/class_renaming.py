@@ -39,9 +39,8 @@ def rename(connection: Connection, old: str, new: str) -> None:
     rows = bulk.select_in(connection, query, allocations.c.resource_provider_id, having)
     consumers.bump_generations_by_id(connection, {row.consumer_id for row in rows})
     for table in (inventories, allocations):
-        for chunk in bulk.chunks(having):
-            these = (table.c.resource_class_id == former, table.c.resource_provider_id.in_(chunk))
-            connection.execute(table.update().where(*these).values(resource_class_id=number))
+        renamed = table.update().where(table.c.resource_class_id == former).values(resource_class_id=number)
+        bulk.change_in(connection, renamed, table.c.resource_provider_id, having)
     try:
         ResourceClassNames.delete(connection, old)
     except errors.NameInUse as fault:

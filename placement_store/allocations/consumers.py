@@ -170,10 +170,8 @@ def bump_generations(connection: Connection, holdings: Sequence[Holding]) -> Non
 
 def bump_generations_by_id(connection: Connection, ids: Collection[int]) -> None:
     """Bump generations without comparing them, in the order of the consumers' ids; earlier reads become stale."""
-    table = consumers.c
-    for chunk in bulk.chunks(sorted(ids)):
-        statement = consumers.update().where(table.id.in_(chunk))
-        connection.execute(statement.values(generation=table.generation + 1, updated_at=now()))
+    bumped = consumers.update().values(generation=consumers.c.generation + 1, updated_at=now())
+    bulk.change_in(connection, bumped, consumers.c.id, sorted(ids))
 
 
 def create(script: Script, rows: Mapping[str, NewConsumer]) -> dict[str, int]:

@@ -283,8 +283,8 @@ def _write_rows(script: Script, changes: Sequence[ConsumerChange], ids: Mapping[
                         "used": amount,
                     }
                 )
-    for chunk in bulk.chunks(sorted(gone)):
-        script.connection.execute(allocations.delete().where(allocations.c.id.in_(chunk)))
+    if gone:
+        bulk.change_in(script.connection, allocations.delete(), allocations.c.id, sorted(gone))
     if changed:
         script.connection.execute(_RESIZE, sorted(changed, key=lambda row: row["row_id"]))
     bulk.insert(script, allocations, new)

@@ -120,8 +120,9 @@ def _held(
     root = keys.get(hold.root_provider_uuid)
     if root is None:
         raise errors.ProviderNotFound(name=hold.root_provider_uuid)
-    is_its_own = holding is not None and _is_its_own(hold, holding)
-    own = replace(holding, root_provider_id=root.root_id) if holding is not None and is_its_own else None
+    own = None
+    if holding is not None and _is_its_own(hold, holding):
+        own = replace(holding, root_provider_id=root.root_id)
     before = Counter({} if own is None else own.amounts)
     missing = _missing(connection, hold, own, root.root_id, keys, names, spare)
     spare.subtract(missing)
@@ -307,19 +308,13 @@ def _complete(connection: Connection, holds: Sequence[RecordedHold]) -> None:
             # Only after the write: see `require_unreported`.
             residues.require_unreported(connection, str(hold.accepted_by))
     uuids = sorted(hold.consumer_uuid for hold in holds)
-    _stamp_accepted(connection, uuids)
-    # Also of migrations that are not healed themselves, since the record names amounts of the instance too.
-    for chunk in bulk.chunks(uuids):
-        recorded = (consumer_table.c.migration_of.in_(chunk), consumer_table.c.source_amounts.is_not(None))
-        connection.execute(consumer_table.update().where(*recorded).values(source_amounts=None))
-
-
-def _stamp_accepted(connection: Connection, uuids: Sequence[str]) -> None:
-    """Set the time of acceptance if it is missing, so that a later repetition of the acceptance changes nothing."""
     table = consumer_table.c
-    for chunk in bulk.chunks(uuids):
-        lost = (table.uuid.in_(chunk), table.accepted_by.is_not(None), table.accepted_at.is_(None))
-        connection.execute(consumer_table.update().where(*lost).values(accepted_at=now()))
+    # So that a later repetition of the acceptance changes nothing.
+    lost = consumer_table.update().where(table.accepted_by.is_not(None), table.accepted_at.is_(None))
+    bulk.change_in(connection, lost.values(accepted_at=now()), table.uuid, uuids)
+    # Also of migrations that are not healed themselves, since the record names amounts of the instance too.
+    recorded = consumer_table.update().where(table.source_amounts.is_not(None))
+    bulk.change_in(connection, recorded.values(source_amounts=None), table.migration_of, uuids)
 
 
 # --- Others ---------------------------------------------------------------------------------------------------------

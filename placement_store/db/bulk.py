@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, Insert, Select, Table, bindparam, select
+from sqlalchemy import Column, Connection, Delete, Insert, Select, Table, Update, bindparam, select
 
 from moorage.db.columns import now
 from moorage.db.new_rows import NewRows
@@ -40,6 +40,11 @@ class Lookup:
 def select_in(connection: Connection, query: Select[Any], column: Any, values: Sequence[Any]) -> Iterator[Any]:
     """Yield the rows of ``query`` whose ``column`` has one of ``values``."""
     return Lookup(query, column).rows(connection, values)
+
+
+def change_in(connection: Connection, statement: Update | Delete, column: Any, values: Sequence[Any]) -> int:
+    """Update or delete the rows whose ``column`` has one of ``values``; return their number."""
+    return sum(connection.execute(statement.where(column.in_(chunk))).rowcount for chunk in chunks(values))
 
 
 @lru_cache

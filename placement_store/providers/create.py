@@ -100,7 +100,7 @@ def _insert(
         bulk.insert(connection, resource_providers, rows_, stamps=["created_at", "updated_at"])
     ids = {uuid: key.id for uuid, key in providers.keys_found(connection, [one.uuid for one in new]).items()}
     table = resource_providers
-    for chunk in bulk.chunks(sorted(id_ for uuid, id_ in ids.items() if uuid not in above)):
-        # A root is its own root.
-        connection.execute(table.update().where(table.c.id.in_(chunk)).values(root_provider_id=table.c.id))
+    roots = sorted(id_ for uuid, id_ in ids.items() if uuid not in above)
+    # A root is its own root.
+    bulk.change_in(connection, table.update().values(root_provider_id=table.c.id), table.c.id, roots)
     return {uuid: ProviderKey(id_, above[uuid].root_id if uuid in above else id_) for uuid, id_ in ids.items()}

@@ -107,8 +107,7 @@ def _reparent(connection: Connection, uuid: str, parent_uuid: str | None, *, may
     table = resource_providers
     if new_root_id != moved.root_id:
         _refuse_in_use(connection, locked[moved.id], below, {moved.root_id, new_root_id})
-        for chunk in bulk.chunks(sorted(below)):
-            connection.execute(table.update().where(table.c.id.in_(chunk)).values(root_provider_id=new_root_id))
+        bulk.change_in(connection, table.update().values(root_provider_id=new_root_id), table.c.id, sorted(below))
     values = {"parent_provider_id": None if parent is None else parent.id}
     connection.execute(table.update().where(table.c.id == moved.id).values(values))
     return below if new_root_id != moved.root_id else {moved.id}
@@ -181,12 +180,9 @@ def remove(connection: Connection, uuids: Mapping[int, str]) -> None:
     holder = allocations.c.resource_provider_id
     for row in bulk.select_in(connection, select(holder).limit(1), holder, numbers):
         raise errors.ProviderInUse(provider_uuid=uuids[row.resource_provider_id])
-    for chunk in bulk.chunks(numbers):
-        for table in (inventories, provider_traits, provider_aggregates):
-            connection.execute(table.delete().where(table.c.resource_provider_id.in_(chunk)))
-        # InnoDB deletes no row to which another row refers, or that refers to itself, as a root does.
-        these = resource_providers.c.id.in_(chunk)
-        unbound = {"root_provider_id": None, "parent_provider_id": None}
-        connection.execute(resource_providers.update().where(these).values(unbound))
-    for chunk in bulk.chunks(numbers):
-        connection.execute(resource_providers.delete().where(resource_providers.c.id.in_(chunk)))
+    for table in (inventories, provider_traits, provider_aggregates):
+        bulk.change_in(connection, table.delete(), table.c.resource_provider_id, numbers)
+    # InnoDB deletes no row to which another row refers, or that refers to itself, as a root does.
+    unbound = resource_providers.update().values(root_provider_id=None, parent_provider_id=None)
+    for statement in (unbound, resource_providers.delete()):
+        bulk.change_in(connection, statement, resource_providers.c.id, numbers)

@@ -35,8 +35,7 @@ def recount(connection: Connection, message: RecountInventories) -> Recounted:
     # written in the same transaction as its allocations, so an allocation without a consumer is an orphan.
     providers.bump_generations(connection, ids, by=0)
     orphans = _orphans(connection, ids)
-    for chunk in bulk.chunks(orphans):
-        connection.execute(allocations.delete().where(allocations.c.id.in_(chunk)))
+    bulk.change_in(connection, allocations.delete(), allocations.c.id, orphans)
     changed = _count(connection, ids)
     change_feed.record(connection, provider_ids=ids)
     return Recounted(inventories=changed, orphans=len(orphans))
@@ -62,8 +61,5 @@ def _count(connection: Connection, ids: Sequence[int]) -> int:
         .correlate(inventories)
         .scalar_subquery()
     )
-    changed = 0
-    for chunk in bulk.chunks(ids):
-        these = (table.resource_provider_id.in_(chunk), table.used != held)
-        changed += connection.execute(inventories.update().where(*these).values(used=held)).rowcount
-    return changed
+    wrong = inventories.update().where(table.used != held).values(used=held)
+    return bulk.change_in(connection, wrong, table.resource_provider_id, ids)
