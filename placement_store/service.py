@@ -34,7 +34,7 @@ class PlacementRole:
         self._dispatcher = Dispatcher(database, names)
         services = [self._dispatcher.handlers(), self]
         self._server = bus.server("placement", name, services, threads=conf.rpc.threads)
-        self._reconciler = Reconciler(conf, bus, database, names)
+        self._reconciler = Reconciler(conf, bus, self._dispatcher)
         pruning = Pruning(database, Retention.of(conf))
         self._periodics = [
             Periodic("reconciler", self._reconciler.round, conf.placement.reconcile_interval),

@@ -14,14 +14,10 @@ from sqlalchemy import Connection
 
 from moorage import context, errors, ids, logs, metrics
 from moorage.bus.bus import Bus
-from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, OwnsClaim, Released
 from moorage.service.pruning import in_parts
-from moorage.service.stored_requests import StoredRequests
 from placement_store.claims import delete as deletes
-from placement_store.db.names import ResourceClassNames
-from placement_store.db.retries import retry_on_stale_read, run_once
-from placement_store.schema import requests
+from placement_store.db.store import Store
 from placement_store.upkeep import reconciler_log
 from placement_store.upkeep.reconciler_log import KEPT, RELEASED, UNKNOWN, Doubtful
 
@@ -44,16 +40,14 @@ _LOOKED_AT = 0.5
 class Reconciler:
     """Find claims in doubt, query their owners, and release the claims that the owners do not want."""
 
-    def __init__(self, conf: cfg.ConfigOpts, bus: Bus, database: Database, names: ResourceClassNames) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, bus: Bus, store: Store) -> None:
         self._older_than = conf.placement.reconcile_after
         self._not_since = conf.placement.reconcile_interval * _LOOKED_AT
         self._log_name = logs.service_name(conf)
         for outcome in (RELEASED, _SETTLED, KEPT, UNKNOWN):
             metrics.RECONCILER_ACTIONS.labels(outcome)
         self._bus = bus
-        self._database = database
-        self._names = names
-        self._requests = StoredRequests(database, requests)
+        self._store = store
         self._ended = threading.Event()
 
     def end(self) -> None:
@@ -66,14 +60,14 @@ class Reconciler:
         :raises StoreUnavailable: the database cannot be reached.
         """
         with context.bound(service=self._log_name):
-            in_parts(lambda: self._database.write(reconciler_log.forget_settled))
+            in_parts(lambda: self._store.database.write(reconciler_log.forget_settled))
             unanswered, until = 0, time.monotonic() + _ROUND_SECONDS
             count = partial(reconciler_log.unaccepted, older_than=self._older_than)
-            metrics.CLAIMS_UNACCEPTED.set(self._database.read(count))
+            metrics.CLAIMS_UNACCEPTED.set(self._store.read(count))
             find = partial(
                 reconciler_log.doubtful, older_than=self._older_than, not_since=self._not_since, at_most=_AT_ONCE
             )
-            for claim in self._database.read(find):
+            for claim in self._store.read(find):
                 if self._ended.is_set() or unanswered == _PATIENCE or time.monotonic() > until:
                     return
                 request_id = ids.fresh()
@@ -105,12 +99,12 @@ class Reconciler:
         )
 
         def work(connection: Connection) -> Released:
-            released = deletes.delete(connection, message, self._names)
+            released = deletes.delete(connection, message, self._store.classes)
             reconciler_log.record(connection, claim, RELEASED, "its owner does not want it")
             return released
 
         try:
-            run_once(self._requests, message, work)
+            self._store.once(message, work)
         except (errors.ClaimReleased, errors.ConsumerNotFound, errors.InvalidState) as fault:
             # Since it was found, its owner has released it or a host has accepted it: it is no longer in doubt.
             LOG.info("Claim %s of consumer %s is settled: %s", claim.claim_id, claim.consumer_uuid, fault)
@@ -137,6 +131,6 @@ class Reconciler:
         # A finding that repeats round after round is logged once.
         level = logging.DEBUG
         work = partial(reconciler_log.record, claim=claim, outcome=outcome, reason=reason)
-        if retry_on_stale_read(lambda: self._database.write(work)):
+        if self._store.unstored(work):
             level = logging.WARNING if outcome == UNKNOWN else logging.INFO
         LOG.log(level, "Kept claim %s of consumer %s: %s", claim.claim_id, claim.consumer_uuid, reason)

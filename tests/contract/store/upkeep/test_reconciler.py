@@ -70,7 +70,7 @@ def owner(bus: Bus) -> FakeOwner:
 
 @pytest.fixture
 def reconciler(conf: cfg.ConfigOpts, bus: Bus, store: Store) -> Reconciler:
-    return Reconciler(conf, bus, store.database, store.names)
+    return Reconciler(conf, bus, store.dispatcher)
 
 
 def old_claim(store: Store, host: str, **more: str | None) -> tuple[str, str]:
@@ -300,7 +300,7 @@ def test_two_reconcilers_ask_and_release_only_once(
     uuid, claim_id = old_claim(store, host)
     kept, wanted = old_claim(store, host)
     owner.unwanted, owner.wanted = {claim_id}, {wanted}
-    other = Reconciler(conf, bus, store.database, store.names)
+    other = Reconciler(conf, bus, store.dispatcher)
 
     def round_of_other(_message: OwnsClaim) -> None:
         owner.before_answer = lambda _message: None
