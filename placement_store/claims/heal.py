@@ -131,7 +131,7 @@ def _held(
         before=holding,
         after=before + missing,
         named=frozenset({root.id}),
-        columns=_columns(hold, root.root_id, group_ids) | _isolated(hold, own),
+        columns=_columns(hold, root.root_id, group_ids, own),
         claimed=hold.claim_id is not None and (holding is None or holding.claim_id != hold.claim_id),
         # The record has the amounts of the claim: unit rules were verified when it was made.
         inherited=True,
@@ -165,7 +165,7 @@ def _missing(
         in_tree = released_amounts.providers_on_host(connection, own)
         there = +released_amounts.locate(connection, own, wanted, keys, in_tree, names)
     beyond = Counter({} if own is None else own.amounts) - there
-    _require_held_elsewhere(connection, hold, gone, {p: n for p, n in beyond.items() if p[0] not in in_tree}, names)
+    _require_held_elsewhere(connection, hold, gone, beyond - move_split.within(beyond, in_tree), names)
     claimed, of_deleted = released_amounts.numbered(connection, wanted, keys, names)
     of_tree = move_split.within(claimed, {key.id for key in keys.values() if key.root_id == root_id})
     tree_ids = providers.tree_ids(connection, [root_id])
@@ -268,8 +268,10 @@ def _spread(
     return +found
 
 
-def _columns(hold: RecordedHold, root_id: int, group_ids: Mapping[str, int]) -> dict[str, Any]:
+def _columns(hold: RecordedHold, root_id: int, group_ids: Mapping[str, int], own: Holding | None) -> dict[str, Any]:
     """Return the columns of a consumer as recorded; without a recorded group it stays in its present one."""
+    # A reshape may have moved the isolated groups: the stored ones count.
+    isolated = None if own is None or own.claim_id != hold.claim_id else own.isolated_groups
     group: dict[str, int | None] = {} if hold.group is None else {"consumer_group_id": group_ids[hold.group.uuid]}
     if hold.claim_id is None:
         group = {"consumer_group_id": None}
@@ -288,14 +290,9 @@ def _columns(hold: RecordedHold, root_id: int, group_ids: Mapping[str, int]) -> 
         # What is missing is placed where it was claimed, if it fits.
         "source_amounts": None,
         "known_over_rpc": True,
+        "isolated_groups": isolated or isolated_groups.encoded(hold.isolated),
         **group,
     }
-
-
-def _isolated(hold: RecordedHold, own: Holding | None) -> dict[str, Any]:
-    """Return the column of isolated groups: the stored one, since a reshape may have moved them, or as recorded."""
-    kept = None if own is None or own.claim_id != hold.claim_id else own.isolated_groups
-    return {"isolated_groups": kept or isolated_groups.encoded(hold.isolated)}
 
 
 def _complete(connection: Connection, holds: Sequence[RecordedHold]) -> None:
