@@ -67,10 +67,14 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
             spare.update(holding.amounts)
     changes = [_held(connection, hold, found.get(uuid), keys, group_ids, names, spare) for uuid, hold in holds.items()]
     for uuid in message.seen.keys() - holds.keys():
-        changes += _released(uuid, found.get(uuid), for_good=uuid in message.for_good)
+        other, for_good = found.get(uuid), uuid in message.for_good
+        # A consumer that no record names is released, if it has anything.
+        if for_good or (other is not None and (other.rows or other.claim_id)):
+            changes.append(ConsumerChange(uuid=uuid, before=other, after={}, columns=UNCLAIMED, for_good=for_good))
     complete = partial(_complete, connection, message.holds)
     allocations.write(connection, changes, names, roots=dict(keys.values()), before_feed=complete)
-    released = _net_release(changes)
+    after = sum((Counter(change.after) for change in changes), Counter())
+    released = sum((Counter(change.held) for change in changes), Counter()) - after
     return Healed(
         generations={
             change.uuid: 1 if change.before is None else change.before.generation + 1
@@ -312,23 +316,3 @@ def _complete(connection: Connection, holds: Sequence[RecordedHold]) -> None:
     # Also of migrations that are not healed themselves, since the record names amounts of the instance too.
     recorded = consumer_table.update().where(table.source_amounts.is_not(None))
     bulk.change_in(connection, recorded.values(source_amounts=None), table.migration_of, uuids)
-
-
-# --- Others ---------------------------------------------------------------------------------------------------------
-
-
-def _released(uuid: str, holding: Holding | None, *, for_good: bool) -> list[ConsumerChange]:
-    """Return the change that releases all allocations of a consumer that no record names, or nothing if it has none."""
-    if not for_good and (holding is None or not (holding.rows or holding.claim_id)):
-        return []
-    return [ConsumerChange(uuid=uuid, before=holding, after={}, columns=UNCLAIMED, for_good=for_good)]
-
-
-def _net_release(changes: Sequence[ConsumerChange]) -> Counter[Pair]:
-    """Return the amounts that these consumers together lose by the changes."""
-    before: Counter[Pair] = Counter()
-    after: Counter[Pair] = Counter()
-    for change in changes:
-        before.update(change.held)
-        after.update(dict(change.after))
-    return before - after

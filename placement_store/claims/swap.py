@@ -158,8 +158,6 @@ def _next_destination(
     Foreign allocations of pools that the instance leaves pass to the migration, and come back with them.
 
     :param claim_id: the new claim, on the next destination.
-    :raises InvalidRequest: the amounts of the source are not named, or the migration is not one of this instance.
-    :raises ConsumerNotFound: the migration has ended.
     """
     if message.migration_uuid is None or message.held is None:
         raise errors.InvalidRequest(path="$.held", reason="`migration_uuid` and `held` go together")

@@ -67,9 +67,9 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
     changed = _changed(connection, old, wanted, known)
     gone = {known[uuid].id: uuid for uuid in message.gone if uuid in known}
     # Take all locks at once, in the order of ids; then the values compared above must still be the same.
-    rows = providers.lock(
-        connection, {*gone, *(known[one.uuid].id for one in renamed + changed), *_parents_and_roots(new, known)}
-    )
+    parents = [known[uuid] for uuid in _parents(new) if uuid in known]
+    above = {id_ for parent in parents for id_ in (parent.id, parent.root_id)}
+    rows = providers.lock(connection, {*gone, *(known[one.uuid].id for one in renamed + changed), *above})
     for one in renamed + changed:
         row = rows[known[one.uuid].id]
         providers.compare_generation(row, one.generation)
@@ -80,7 +80,8 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
     renamed_ids = trees.rename(connection, {known[one.uuid].id: one.name for one in renamed})
     created = _create(connection, new)
     ids = created | {one.uuid: known[one.uuid].id for one in old}
-    filled_ids = _fill(connection, [*changed, *filter(_has_anything, new)], wanted, ids, names)
+    new_filled = [one for one in new if one.inventories or one.traits or one.aggregates]
+    filled_ids = _fill(connection, changed + new_filled, wanted, ids, names)
     providers.bump_generations(connection, renamed_ids - filled_ids, by=0)
     providers.bump_generations(connection, filled_ids, by=1)
     change_feed.record(connection, provider_ids={*gone, *created.values(), *renamed_ids, *filled_ids})
@@ -137,12 +138,6 @@ def _parents(reports: Sequence[ProviderReport]) -> set[str]:
     return {one.parent_provider_uuid for one in reports if one.parent_provider_uuid is not None}
 
 
-def _parents_and_roots(new: Sequence[ProviderReport], known: Mapping[str, _StoredProvider]) -> set[int]:
-    """Return the ids of the existing parents of new providers, and of their roots."""
-    parents = [known[uuid] for uuid in _parents(new) if uuid in known]
-    return {id_ for parent in parents for id_ in (parent.id, parent.root_id)}
-
-
 def _compare(reports: Sequence[ProviderReport], known: Mapping[str, _StoredProvider]) -> None:
     """Compare the generations and parents that the report names with the stored ones."""
     for position, one in enumerate(reports):
@@ -186,10 +181,6 @@ def _changed(
 
 def _differ(present: Collection[str], reported: Collection[str] | None, staying: Collection[str] = ()) -> bool:
     return reported is not None and set(present) != {*reported, *staying}
-
-
-def _has_anything(report_: ProviderReport) -> bool:
-    return bool(report_.inventories or report_.traits or report_.aggregates)
 
 
 # --- Writing --------------------------------------------------------------------------------------------------------

@@ -34,16 +34,12 @@ def distribute(problem: DistributionProblem, *, max_steps: int, max_seconds: flo
     sources = sorted({item.source for item in problem.items})
     what = f"a deal of what is held of {', '.join(problem.names.get(source, source) for source in sources)}"
     budget = SearchBudget(what, steps=max_steps, seconds=max_seconds, narrow=_NARROW)
-    with budget.running():
-        return _distribute_all(problem, budget)
-
-
-def _distribute_all(problem: DistributionProblem, steps: SearchBudget) -> list[str]:
-    distribution = PartialDistribution(problem)
     places: dict[int, str] = {}
-    for component in _components(problem):
-        found = _Search(problem, distribution, [problem.items[number] for number in component], steps).run()
-        places.update(zip(component, found, strict=True))
+    with budget.running():
+        distribution = PartialDistribution(problem)
+        for component in _components(problem):
+            found = _Search(problem, distribution, [problem.items[number] for number in component], budget).run()
+            places.update(zip(component, found, strict=True))
     return [places[number] for number in range(len(problem.items))]
 
 
@@ -153,7 +149,8 @@ class _Search:
                     continue
             else:
                 # Backtrack: no place is left for this item, so the one before must be placed elsewhere.
-                self._record_failure(len(chosen))
+                if self._begins_a_consumer(len(chosen)):
+                    self._failed.add(self._state(len(chosen)))
                 options.pop()
                 if not chosen:
                     raise self._dead_end
@@ -201,10 +198,6 @@ class _Search:
         return self._items[number].consumer != self._items[number - 1].consumer
 
     # --- Failures ---------------------------------------------------------------------------------------------------
-
-    def _record_failure(self, number: int) -> None:
-        if self._begins_a_consumer(number):
-            self._failed.add(self._state(number))
 
     def _state(self, number: int) -> _State:
         return number, tuple(tuple(sorted(self._taken_of(place) for place in places)) for places in self._kinds)

@@ -43,18 +43,15 @@ def sum_instructions(extended: ExtendedTree, instructions: Sequence[MoveInstruct
             path = f"$.instructions[{position}].to_resource_provider"
             raise errors.InvalidRequest(path=path, reason="source and target are the same")
         for name, amount in instruction.moved_resources.items():
-            _move(found, (source, name), (target, name), amount)
+            found.leaving[source, name] += amount
+            found.arriving[target, name] += amount
+            targets = found.targets.setdefault((source, name), [])
+            if target not in targets:
+                targets.append(target)
+            found.origins.setdefault((target, name), (source, name))
     _refuse_too_much(extended, found)
     _refuse_idle_descriptions(extended, found)
     return found
-
-
-def _move(found: MovedAmounts, source: InventoryKey, target: InventoryKey, amount: int) -> None:
-    found.leaving[source] += amount
-    found.arriving[target] += amount
-    if target[0] not in found.targets.setdefault(source, []):
-        found.targets[source].append(target[0])
-    found.origins.setdefault(target, source)
 
 
 def _refuse_too_much(extended: ExtendedTree, found: MovedAmounts) -> None:
