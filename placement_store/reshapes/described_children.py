@@ -34,10 +34,7 @@ class ExtendedTree:
 
         :raises ProviderNotFound: it neither exists nor is described.
         """
-        uuid = _find(self.tree, {child.uuid: child.described.name for child in self.new}, reference)
-        if uuid is None:
-            raise errors.ProviderNotFound(name=reference)
-        return uuid
+        return _find(self.tree, {child.uuid: child.described.name for child in self.new}, reference)
 
 
 def extend_tree(tree: ReshapeTree, described: Sequence[ChildProvider], new_uuid: Callable[[str], str]) -> ExtendedTree:
@@ -56,8 +53,6 @@ def extend_tree(tree: ReshapeTree, described: Sequence[ChildProvider], new_uuid:
     children: list[NewChild] = []
     for position, (uuid, child) in enumerate(zip(uuids, described, strict=True)):
         parent_uuid = _find(tree, new, child.parent)
-        if parent_uuid is None:
-            raise errors.ProviderNotFound(name=child.parent)
         if uuid in new:
             children.append(NewChild(uuid, parent_uuid, child))
         elif tree.providers[uuid].parent_uuid != parent_uuid:
@@ -73,12 +68,18 @@ def extend_tree(tree: ReshapeTree, described: Sequence[ChildProvider], new_uuid:
     return ExtendedTree(tree, children, fields, {one.uuid: one.name for one in tree.providers.values()} | new)
 
 
-def _find(tree: ReshapeTree, new: Mapping[str, str], reference: str) -> str | None:
-    """Return the uuid of a provider; ``new`` has the names of the new ones, by uuid."""
+def _find(tree: ReshapeTree, new: Mapping[str, str], reference: str) -> str:
+    """Return the uuid of a provider, given by its uuid or else its name; ``new`` has the new names by uuid.
+
+    :raises ProviderNotFound: it neither exists nor is described.
+    """
     if reference in new:
         return reference
     by_name = next((uuid for uuid, name in new.items() if name == reference), None)
-    return by_name or tree.uuid_of(reference)
+    found = by_name or tree.uuid_of(reference)
+    if found is None:
+        raise errors.ProviderNotFound(name=reference)
+    return found
 
 
 def _identity(tree: ReshapeTree, child: ChildProvider, path: str) -> str | None:

@@ -49,25 +49,17 @@ def sum_instructions(extended: ExtendedTree, instructions: Sequence[MoveInstruct
             if target not in targets:
                 targets.append(target)
             found.origins.setdefault((target, name), (source, name))
-    _refuse_too_much(extended, found)
-    _refuse_idle_descriptions(extended, found)
-    return found
-
-
-def _refuse_too_much(extended: ExtendedTree, found: MovedAmounts) -> None:
-    for source, amount in found.leaving.items():
-        row = extended.tree.inventories.get(source)
+    for pair, amount in found.leaving.items():
+        row = extended.tree.inventories.get(pair)
         total = 0 if row is None else row.total
         if amount > total:
-            raise _invalid(source, f"{amount} are to be moved and there are {total}")
-
-
-def _refuse_idle_descriptions(extended: ExtendedTree, found: MovedAmounts) -> None:
+            raise _invalid(pair, f"{amount} are to be moved and there are {total}")
     for uuid, name in extended.fields:
         if (uuid, name) not in found.arriving:
             raise errors.InvalidRequest(
                 path="$.providers", reason=f"{name} of {extended.names[uuid]} is described, and none of it moves there"
             )
+    return found
 
 
 def inventories_after(extended: ExtendedTree, found: MovedAmounts) -> dict[InventoryKey, Inventory | None]:
