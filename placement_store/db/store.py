@@ -133,7 +133,7 @@ class Served:
 
 def reads(message_type: type[M]) -> Callable[[InTransaction[M, P, T]], InTransaction[M, P, T]]:
     """Serve a message by a function that reads the answer in one transaction."""
-    return lambda function: _marked(function, Served(message_type, function, "read", _takes_names(function)))
+    return _marking(message_type, transaction="read")
 
 
 def writes(
@@ -152,19 +152,12 @@ def writes(
         if it raises an error. Messages that arrive together then share a transaction.
     :param log: called with the message and the answer when the transaction is committed.
     """
-
-    def mark(function: InTransaction[M, P, T]) -> InTransaction[M, P, T]:
-        names = _takes_names(function)
-        return _marked(function, Served(message_type, function, "write", names, is_stored, row, log))
-
-    return mark
+    return _marking(message_type, transaction="write", is_stored=is_stored, row=row, log=log)
 
 
 def handles(*message_types: type[Message[Any]]) -> Callable[[Callable[[Store, M], T]], Callable[[Store, M], T]]:
     """Serve messages of these types by a function of the store that opens its transactions itself."""
-    return lambda function: _marked(
-        function, *(Served(one, function, None, takes_names=False) for one in message_types)
-    )
+    return _marking(*message_types, transaction=None)
 
 
 def served_by(function: object) -> Sequence[Served]:
@@ -172,10 +165,10 @@ def served_by(function: object) -> Sequence[Served]:
     return getattr(function, _SERVES, ()) if inspect.isfunction(function) else ()
 
 
-def _marked(function: Callable[P, T], *served: Served) -> Callable[P, T]:
-    setattr(function, _SERVES, served)
-    return function
+def _marking(*message_types: type[Message[Any]], **how: Any) -> Callable[[Any], Any]:
+    def mark(function: Any) -> Any:
+        takes_names = "names" in inspect.signature(function).parameters
+        setattr(function, _SERVES, [Served(one, function, takes_names=takes_names, **how) for one in message_types])
+        return function
 
-
-def _takes_names(function: Callable[..., Any]) -> bool:
-    return "names" in inspect.signature(function).parameters
+    return mark
