@@ -63,7 +63,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
     providers.require(wanted, keys)
     held = released_amounts.claimed_with(connection, move.held.allocations, names)
     root_id = keys[new.root_provider_uuid].root_id
-    places = MovePlaces.of(keys, instance.root_provider_id, root_id, held, new.allocations)
+    places = MovePlaces(keys, instance.root_provider_id, root_id, held, new.allocations)
     # Foreign allocations stay with the instance where it still uses the provider; elsewhere the migration keeps them,
     # if the caller allows that.
     in_tree = released_amounts.providers_on_host(connection, instance)

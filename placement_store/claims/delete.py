@@ -199,7 +199,7 @@ def _foreign_allocations(
         held, claimed = requests[str(moved.claim_id)], requests[str(instance.claim_id)]
         source = source_amounts.of_move(connection, instance, moved, held, names)
         keys |= providers.keys_found(connection, source.amounts.keys() - keys.keys())
-        places = MovePlaces.of(keys, moved.root_provider_id, instance.root_provider_id, held, claimed)
+        places = MovePlaces(keys, moved.root_provider_id, instance.root_provider_id, held, claimed)
         parts = move_split.split_move(connection, instance, moved, source, claimed, places, names)
         # Replace the entries made above, which treat the two consumers separately.
         found |= {instance.uuid: parts.foreign_on_instance, moved.uuid: parts.foreign_on_migration}

@@ -72,7 +72,7 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
     claimed = released_amounts.claimed_with(connection, message.claimed.allocations, names)
     named = {*message.held.allocations, *message.claimed.allocations}
     keys = providers.keys_found(connection, named.union(source.amounts))
-    places = MovePlaces.of(keys, migration.root_provider_id, instance.root_provider_id, held, claimed)
+    places = MovePlaces(keys, migration.root_provider_id, instance.root_provider_id, held, claimed)
     # Split the allocations into those of the source, those of the destination, and foreign ones.
     parts = move_split.split_move(connection, instance, migration, source, claimed, places, names)
     outcome = _confirmed if message.outcome == "confirm" else _reverted

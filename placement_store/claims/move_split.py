@@ -26,34 +26,26 @@ from placement_store.providers.rows import ProviderKey
 
 @dataclass(frozen=True, slots=True)
 class MovePlaces:
-    """Locate the parts of a move: the roots of source and destination, and the providers that old and new name."""
+    """Locate the parts of a move; providers that have been deleted are in none of them."""
 
+    keys: Mapping[str, ProviderKey]
     source_root_id: int | None
     #: The root of the destination, where ``new`` is.
     root_id: int | None
-    keys: Mapping[str, ProviderKey]
-    #: The ids of the providers of old outside the source's tree.
-    pools: frozenset[int]
-    #: The ids of the providers of new.
-    used: frozenset[int]
+    #: The uuids of the providers that the source was claimed from, and of those that the destination is claimed from.
+    held: Collection[str]
+    new: Collection[str]
 
-    @classmethod
-    def of(
-        cls,
-        keys: Mapping[str, ProviderKey],
-        source_root_id: int | None,
-        root_id: int | None,
-        held: Collection[str],
-        new: Collection[str],
-    ) -> "MovePlaces":
-        """Return the places of a move; providers that have been deleted are in none of them.
+    @property
+    def pools(self) -> set[int]:
+        """Return the ids of the providers of old outside the source's tree."""
+        found = (self.keys[uuid] for uuid in self.held if uuid in self.keys)
+        return {key.id for key in found if key.root_id != self.source_root_id}
 
-        :param held: the providers that the source was claimed from.
-        :param new: the providers that the destination is claimed from.
-        """
-        outside = {keys[uuid].id for uuid in held if uuid in keys and keys[uuid].root_id != source_root_id}
-        used = {keys[uuid].id for uuid in new if uuid in keys}
-        return cls(source_root_id, root_id, keys, frozenset(outside), frozenset(used))
+    @property
+    def used(self) -> set[int]:
+        """Return the ids of the providers of new."""
+        return {self.keys[uuid].id for uuid in self.new if uuid in self.keys}
 
     @property
     def on_source(self) -> bool:
@@ -61,7 +53,7 @@ class MovePlaces:
         return self.root_id == self.source_root_id
 
     @property
-    def outside_source(self) -> frozenset[int]:
+    def outside_source(self) -> set[int]:
         """Return the ids of the providers of new outside the source's tree: there the larger of old and new counts."""
         of_source = {key.id for key in self.keys.values() if key.root_id == self.source_root_id}
         return self.used - of_source
@@ -168,7 +160,7 @@ def _old_on_migration(
     stayed = {pair: amount for pair, amount in on_instance.items() if amount > new.get(pair, 0)}
     lacking = Counter(allocations.numbered(shared, keys, names, connection)) - Counter(stayed)
     left = Counter(migration.amounts) - old
-    others = _holding_only(migration, {p: n for p, n in left.items() if p[0] not in places.pools | places.used})
+    others = _holding_only(migration, left - within(left, places.pools | places.used))
     return old + released_amounts.locate_pairs(connection, others, lacking, dict(keys.values()), migration_tree)
 
 

@@ -168,8 +168,8 @@ def _next_destination(
     keys = {**keys, **providers.keys_found(connection, source.amounts.keys() - keys.keys())}
     released = released_amounts.claimed_with(connection, message.released.allocations, names)
     root_id = keys[message.root_provider_uuid].root_id
-    before = MovePlaces.of(keys, migration.root_provider_id, instance.root_provider_id, held, released)
-    after = MovePlaces.of(keys, migration.root_provider_id, root_id, held, message.claimed.allocations)
+    before = MovePlaces(keys, migration.root_provider_id, instance.root_provider_id, held, released)
+    after = MovePlaces(keys, migration.root_provider_id, root_id, held, message.claimed.allocations)
     parts = move_split.split_move(connection, instance, migration, source, released, before, names)
     on_host = parts.instance_tree
     # The foreign allocations on the released host are deleted, unless it is the source: the instance may return there.
