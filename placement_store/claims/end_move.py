@@ -16,7 +16,7 @@ from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
 from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import begin_move, move_split, released_amounts, residues, source_amounts
 from placement_store.claims import claim as claims
-from placement_store.claims.move_split import MovePlaces
+from placement_store.claims.move_split import MoveParts, MovePlaces
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.store import writes
 from placement_store.providers import rows as providers
@@ -76,7 +76,7 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
     # Split the allocations into those of the source, those of the destination, and foreign ones.
     parts = move_split.split_move(connection, instance, migration, source, claimed, places, names)
     outcome = _confirmed if message.outcome == "confirm" else _reverted
-    ending = outcome(connection, message, instance, migration, places, parts)
+    ending = outcome(connection, message, instance, migration, parts)
     relied_on = allocations.generations_named([message.held.allocations, message.claimed.allocations], keys)
     require_unreported = None
     if ending.residue_uuid == migration.uuid:
@@ -100,12 +100,7 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
 
 
 def _confirmed(
-    connection: Connection,
-    message: EndMove,
-    instance: Holding,
-    migration: Holding,
-    _places: MovePlaces,
-    parts: move_split.MoveParts,
+    connection: Connection, message: EndMove, instance: Holding, migration: Holding, parts: MoveParts
 ) -> _MoveEnd:
     """Let the instance keep *new* and its foreign allocations; release the source, except for a residue.
 
@@ -125,16 +120,12 @@ def _confirmed(
 
 
 def _reverted(
-    connection: Connection,
-    message: EndMove,
-    instance: Holding,
-    migration: Holding,
-    places: MovePlaces,
-    parts: move_split.MoveParts,
+    connection: Connection, message: EndMove, instance: Holding, migration: Holding, parts: MoveParts
 ) -> _MoveEnd:
     """Give all allocations and the claim of the migration back to the instance; release the destination's tree."""
     if migration.claim_id is None:
         raise errors.InvalidState(reason=f"what migration {migration.uuid} held has been released by somebody else")
+    places = parts.places
     tree = set() if places.on_source else parts.instance_tree
     # Foreign allocations of pools stay, also where a reshape has moved them; those of the destination itself do not.
     pools = places.pools | (parts.reshaped_pools - {places.root_id})

@@ -63,6 +63,7 @@ class MovePlaces:
 class MoveParts:
     """Hold the parts of the allocations of an instance and its migration."""
 
+    places: MovePlaces
     #: On the instance: the part of old that it holds itself, and foreign allocations.
     kept_old: Counter[Pair]
     #: The amounts of ``kept_old`` that the instance holds in addition to those of new.
@@ -122,6 +123,7 @@ def split_move(
         holding = _holding_only(instance, of_new)
         kept_old += released_amounts.locate_pairs(connection, holding, lacking, roots, instance_tree)
     return MoveParts(
+        places=places,
         kept_old=kept_old,
         beyond_new=of_old,
         foreign_on_instance=+left,

@@ -97,10 +97,9 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
         unaccepted=holding.accepted_by is None and not message.guest_gone,
     )
     # One write: the next host is claimed and the former one released, or neither. Only the net growth counts.
-    changes = [change] if step.migration is None else [change, step.migration]
+    changes = [one for one in (change, step.migration, residue) if one is not None]
     relied_on = allocations.generations_named(requests, keys)
-    new = [] if residue is None else [residue]
-    residues.write(connection, [*changes, *new], names, relied_on=relied_on, roots=dict(keys.values()))
+    residues.write(connection, changes, names, relied_on=relied_on, roots=dict(keys.values()))
     return Claimed(
         claim_id=claim_id,
         consumer_generation=holding.generation + 1,
