@@ -28,10 +28,7 @@ _COUNTS = bulk.Lookup(
 
 def instances_on(connection: Connection, root_ids: Collection[int]) -> dict[int, int]:
     """Return the number of instances placed on each of these root providers, by its id."""
-    counts = dict.fromkeys(root_ids, 0)
-    for root_id, count in _COUNTS.rows(connection, sorted(root_ids)):
-        counts[root_id] = count
-    return counts
+    return dict.fromkeys(root_ids, 0) | dict(_COUNTS.rows(connection, sorted(root_ids)))
 
 
 def instances_of_nodes(connection: Connection, node_uuids: Collection[str]) -> dict[str, int]:

@@ -92,24 +92,24 @@ def _reparent(connection: Connection, uuid: str, parent_uuid: str | None, *, may
     keys = providers.keys_of(connection, named)
     moved, parent = keys[uuid], None if parent_uuid is None else keys[parent_uuid]
     new_root_id = moved.id if parent is None else parent.root_id
+    parent_id = None if parent is None else parent.id
     below = _subtree(connection, moved)
     to_lock = {*below, moved.root_id, new_root_id, *([] if parent is None else [parent.id])}
     locked = providers.lock(connection, to_lock)
     # Both were read without a lock: by now the provider may have another parent, or the subtree another provider.
     if providers.keys_of(connection, named) != keys or _subtree(connection, moved) != below:
         raise StaleRead
-    if locked[moved.id].parent_id == (None if parent is None else parent.id):
+    if locked[moved.id].parent_id == parent_id:
         return set()
     if not may_leave and locked[moved.id].parent_id is not None:
         raise errors.InvalidRequest(path="$.parent_provider_uuid", reason="it has a parent, which it may not leave")
-    if parent is not None and parent.id in below:
+    if parent_id in below:
         raise errors.InvalidRequest(path="$.parent_provider_uuid", reason="it is the provider itself, or below it")
     table = resource_providers
     if new_root_id != moved.root_id:
         _refuse_in_use(connection, locked[moved.id], below, {moved.root_id, new_root_id})
         bulk.change_in(connection, table.update().values(root_provider_id=new_root_id), table.c.id, sorted(below))
-    values = {"parent_provider_id": None if parent is None else parent.id}
-    connection.execute(table.update().where(table.c.id == moved.id).values(values))
+    connection.execute(table.update().where(table.c.id == moved.id).values(parent_provider_id=parent_id))
     return below if new_root_id != moved.root_id else {moved.id}
 
 

@@ -104,19 +104,15 @@ def root_of(connection: Connection, references: Sequence[Reference]) -> int:
     :raises ProviderNotFound: none of them exists.
     """
     table = resource_providers.c
-    query = select(table.uuid, table.name, table.root_provider_id)
-    texts = {reference.text for reference in references}
-    rows = [
-        *bulk.select_in(connection, query, table.name, sorted(texts)),
-        # Only texts that can be uuids: the column accepts no other characters.
-        *bulk.select_in(connection, query, table.uuid, sorted(text for text in texts if _UUID.fullmatch(text))),
-    ]
-    # A uuid takes precedence over a name that is spelled like one.
-    roots = {row.name: row.root_provider_id for row in rows} | {row.uuid: row.root_provider_id for row in rows}
+    texts = sorted({reference.text for reference in references})
+    roots: dict[str, int] = dict(bulk.pairs(table.name, table.root_provider_id).rows(connection, texts))
+    # Only texts that can be uuids: the column accepts no other characters. They take precedence over equal names.
+    uuids = [text for text in texts if _UUID.fullmatch(text)]
+    roots |= dict(bulk.pairs(table.uuid, table.root_provider_id).rows(connection, uuids))
     present = [reference for reference in references if reference.text in roots]
     if not present:
         raise errors.ProviderNotFound(name=references[0].text)
-    root_id: int = roots[present[0].text]
+    root_id = roots[present[0].text]
     for reference in present:
         if roots[reference.text] != root_id:
             raise errors.InvalidRequest(
