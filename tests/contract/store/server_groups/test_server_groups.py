@@ -58,10 +58,7 @@ def test_a_claim_with_another_rule_for_an_existing_group_is_refused(groups: Grou
 
 def test_binding_a_group_again_returns_the_same_id(groups: Groups) -> None:
     group = groups.group()
-    numbers = {
-        groups.store.database.write(lambda connection: bind(connection, [group])[group.uuid])
-        for _ in range(3)
-    }
+    numbers = {groups.store.database.write(lambda connection: bind(connection, [group])[group.uuid]) for _ in range(3)}
     assert len(numbers) == 1
 
 
