@@ -47,46 +47,32 @@ class CircuitOpen(Exception):
         return errors.Overloaded(reason=f"{method} was not sent to {name}: {self}")
 
 
+@dataclass(eq=False)
 class StepScope:
-    """One step in a worker's thread, the place that is kept for it, and the destinations that it has called.
+    """One step in a worker's thread; in its ``with`` block the calls of this context are its calls."""
 
-    :param group: the same value for steps whose calls are made together by one thread.
-    :param key: the same value for all tries of a step, however often it was begun anew.
-    :param kind: the kind of the operation.
-    """
+    tries: int
+    #: The place that is kept for the step; given back if the step ends without its call.
+    place: KeptPlace | None = None
+    #: The same value for steps whose calls are made together by one thread.
+    group: object = field(default_factory=object)
+    #: The operation; while its step waits, a step of the same operation takes its place.
+    key: object = field(default_factory=object)
+    #: The kind of the operation; the kinds of the steps that wait take turns.
+    kind: str = ""
+    #: The destinations that it has called.
+    entered: set[str] = field(default_factory=set)
 
-    def __init__(self, tries: int, place: KeptPlace | None, group: object, key: object, kind: str) -> None:
-        self.tries = tries
-        self.place = place
-        self.group = group
-        self.key = key
-        self.kind = kind
-        self.entered: set[str] = set()
+    def __enter__(self) -> None:
+        self._token = _CURRENT_SCOPE.set(self)
+
+    def __exit__(self, *_raised: object) -> None:
+        _CURRENT_SCOPE.reset(self._token)
+        if self.place is not None:
+            self.place.give_back()
 
 
 _CURRENT_SCOPE: contextvars.ContextVar[StepScope | None] = contextvars.ContextVar("step", default=None)
-
-
-@contextmanager
-def step_scope(
-    tries: int, place: KeptPlace | None = None, group: object = None, key: object = None, kind: str = ""
-) -> Iterator[None]:
-    """Mark the calls of this context as calls of one step, which can be postponed.
-
-    :param place: the place that is kept for the step; given back if the step ends without its call.
-    :param group: the same value for steps whose calls are made together by one thread; null for a single step.
-    :param key: the operation; while its step waits, a step of the same operation takes its place. Null for a step that
-        is not begun anew.
-    :param kind: the kind of the operation; the kinds of the steps that wait take turns.
-    """
-    scope = StepScope(tries, place, object() if group is None else group, object() if key is None else key, kind)
-    token = _CURRENT_SCOPE.set(scope)
-    try:
-        yield
-    finally:
-        _CURRENT_SCOPE.reset(token)
-        if scope.place is not None:
-            scope.place.give_back()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,10 +26,6 @@ class StepCall(Generic[R]):
     client: "Client"
     message: Message[R]
 
-    def make(self) -> R:
-        """Make the call in this thread, and return the answer."""
-        return self.client.call(self.message)
-
 
 #: A generator that leaves its calls and other waits to the worker, and returns a value at the end.
 Calling = Generator[StepCall[Any] | Callable[[], Any], Any, T]
@@ -42,27 +38,20 @@ def leaves_calls(function: Callable[..., Any]) -> bool:
 
 def run_calls_here(calling: Calling[T]) -> T:
     """Run a generator with its calls in this thread, one after another, and return its value."""
-    resume: Callable[[], StepCall[Any] | Callable[[], Any]] = calling.__next__
     try:
+        need = next(calling)
         while True:
-            resume = _resume_with_answer(calling, resume())
+            try:
+                answer = fulfil(need)
+            except BaseException as fault:  # noqa: BLE001 - it is raised where the call was left
+                need = calling.throw(fault)
+            else:
+                need = calling.send(answer)
     except StopIteration as end:
         value: T = end.value
         return value
 
 
-def _resume_with_answer(
-    calling: Calling[T], need: StepCall[Any] | Callable[[], Any]
-) -> Callable[[], StepCall[Any] | Callable[[], Any]]:
-    """Make a call, and return the function that resumes the generator with the answer or the error."""
-    try:
-        answer = fulfil(need)
-    except BaseException as fault:  # noqa: BLE001 - it is raised where the call was left
-        error = fault
-        return lambda: calling.throw(error)
-    return lambda: calling.send(answer)
-
-
 def fulfil(need: StepCall[Any] | Callable[[], Any]) -> Any:
     """Make the call or run the function that a step waits for, in this thread; return its result."""
-    return need.make() if isinstance(need, StepCall) else need()
+    return need.client.call(need.message) if isinstance(need, StepCall) else need()

@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from conductor.engine import bulkheads
 from conductor.engine.acknowledgements import Acknowledgements
+from conductor.engine.bulkheads import StepScope
 from conductor.engine.operations import Operations, StepDone
 from conductor.engine.rows import grouped
 from conductor.engine.step_calls import Calling, StepCall, fulfil, leaves_calls
@@ -90,7 +90,9 @@ class StepRun:
 
     def _fulfil(self, need: Need) -> Any:
         """Fulfil a need of the step in this thread."""
-        return self._operations.commit(need) if isinstance(need, StepDone) else fulfil(need)
+        if isinstance(need, StepDone):
+            return self._operations.advance(need.operation, need.commit, need.note)
+        return fulfil(need)
 
 
 class StepRuns:
@@ -167,7 +169,7 @@ class StepRuns:
         with (
             context.bound(request_id=operation.request_id),
             failpoints.within("step", operation.kind, operation.step),
-            bulkheads.step_scope(operation.tries, place, group, operation.uuid, operation.kind),
+            StepScope(operation.tries, place, group, operation.uuid, operation.kind),
         ):
             try:
                 if (operation.kind, operation.step) not in self._steps:

@@ -89,7 +89,7 @@ def begin(destinations: Bulkheads, probe: Probe) -> AbstractContextManager[None]
 
 def postponed_step(destinations: Bulkheads, probe: Probe, tries: int = 0, place: KeptPlace | None = None) -> Postponed:
     """Run a step whose call is postponed, and return the exception."""
-    with bulkheads.step_scope(tries, place), pytest.raises(Postponed) as postponed, destinations.admit("a", "a", probe):
+    with bulkheads.StepScope(tries, place), pytest.raises(Postponed) as postponed, destinations.admit("a", "a", probe):
         raise AssertionError("the call is made")
     return postponed.value
 
@@ -183,7 +183,7 @@ def test_an_unavailable_bus_that_opens_the_breaker_counts_as_a_failed_probe(
     destinations, away = built(opens_on=(errors.BusUnavailable,)), errors.BusUnavailable(reason="away")
     fail(destinations, probe, away)
     # It does not wait for the probe.
-    with bulkheads.step_scope(tries=0), pytest.raises(CircuitOpen), destinations.admit("a", "a", probe):
+    with bulkheads.StepScope(tries=0), pytest.raises(CircuitOpen), destinations.admit("a", "a", probe):
         raise AssertionError("the call is made")
     probe.ends.set()
 
@@ -211,7 +211,7 @@ def test_a_timeout_of_a_call_that_began_before_an_answer_does_not_open_the_break
         pass
     time_out(first)
     # A call outside of a step would still be made after one lost message.
-    with bulkheads.step_scope(tries=0), destinations.admit("a", "a", probe):
+    with bulkheads.StepScope(tries=0), destinations.admit("a", "a", probe):
         pass
 
 
@@ -220,7 +220,7 @@ def test_a_step_beyond_the_share_is_postponed_until_a_call_is_over(
 ) -> None:
     destinations, woken = built(share=1), threading.Event()
     with destinations.admit("a", "a", probe):
-        with bulkheads.step_scope(tries=0):
+        with bulkheads.StepScope(tries=0):
             with pytest.raises(Postponed) as postponed, destinations.admit("a", "a", probe):
                 raise AssertionError("the call is made")
             with destinations.admit("b", "b", probe):
@@ -244,11 +244,11 @@ def test_the_place_of_an_ended_call_is_kept_for_the_step_that_has_waited_longest
 
     for number in range(3):
         assert len(woken) == number + 1, "one step is woken at a time"
-        with bulkheads.step_scope(0, woken[number]):
+        with bulkheads.StepScope(0, woken[number]):
             if number != 1:  # The second step ends without its call.
                 with destinations.admit("a", "a", probe):
                     postponed_step(destinations, probe)
-    with bulkheads.step_scope(0), destinations.admit("a", "a", probe):
+    with bulkheads.StepScope(0), destinations.admit("a", "a", probe):
         pass
 
 
@@ -266,12 +266,12 @@ def test_a_silent_scheduler_takes_no_place_from_steps_that_call_the_placement_ro
     unused: Any = None  # only answers are acknowledged
     destinations = service_bulkheads(options.new({"conductor": {"workers": 4}}), Backoff())
     services = AcknowledgingClient(client, unused, destinations)
-    with bulkheads.step_scope(0):
+    with bulkheads.StepScope(0):
         waiting = services.calling(ListHosts())
         next(waiting)
-    with bulkheads.step_scope(0), pytest.raises(Postponed):
+    with bulkheads.StepScope(0), pytest.raises(Postponed):
         next(services.calling(ListHosts()))
-    with bulkheads.step_scope(0):
+    with bulkheads.StepScope(0):
         reading = services.calling(GetAllocations(consumer_uuid=ids.fresh()))
         assert isinstance(next(reading), StepCall)
     reading.close()
@@ -287,7 +287,7 @@ def test_a_call_of_a_step_that_cannot_be_postponed_is_overloaded_if_the_others_h
     waiting = services.calling(ListHosts())
     next(waiting)
     with (
-        bulkheads.step_scope(0),
+        bulkheads.StepScope(0),
         pytest.raises(errors.Overloaded, match="list_hosts was not sent to scheduler: 1 calls"),
     ):
         services.call(ListHosts())
@@ -299,7 +299,7 @@ def test_the_kinds_of_the_steps_that_wait_take_turns(built: Callable[..., Bulkhe
 
     def wait(kind: str) -> None:
         with (
-            bulkheads.step_scope(0, kind=kind),
+            bulkheads.StepScope(0, kind=kind),
             pytest.raises(Postponed) as postponed,
             destinations.admit("a", "a", probe),
         ):
@@ -326,7 +326,7 @@ def test_a_step_that_is_begun_anew_takes_the_place_of_the_older_one_that_waits(
 
     def wait(name: str, key: str, tries: int = 0) -> None:
         with (
-            bulkheads.step_scope(tries, key=key),
+            bulkheads.StepScope(tries, key=key),
             pytest.raises(Postponed) as postponed,
             destinations.admit("a", "a", probe),
         ):
@@ -345,10 +345,10 @@ def test_a_step_may_call_a_destination_again_while_another_step_uses_the_share(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
     destinations = built(share=1)
-    with bulkheads.step_scope(tries=0):
+    with bulkheads.StepScope(tries=0):
         with destinations.admit("a", "a", probe):
             pass
-        with bulkheads.step_scope(tries=0):
+        with bulkheads.StepScope(tries=0):
             of_another = begin(destinations, probe)
         with destinations.admit("a", "a", probe):
             pass
@@ -387,7 +387,7 @@ def test_without_postponing_each_step_is_refused_while_the_breaker_is_open(
     # The step has waited for the probe, and is now refused.
     assert refused.wait(20)
     for tries in (0, 1, 2):
-        with bulkheads.step_scope(tries), pytest.raises(CircuitOpen), destinations.admit("a", "a", probe):
+        with bulkheads.StepScope(tries), pytest.raises(CircuitOpen), destinations.admit("a", "a", probe):
             pass
 
 
@@ -427,16 +427,16 @@ def test_steps_whose_calls_are_made_together_take_one_place_of_the_share(
     made = built(share=1)
     together = object()
     with (
-        bulkheads.step_scope(0, group=together),
+        bulkheads.StepScope(0, group=together),
         made.admit("a", "a", probe),
-        bulkheads.step_scope(0, group=together),
+        bulkheads.StepScope(0, group=together),
         made.admit("a", "a", probe),
     ):
-        with bulkheads.step_scope(0), pytest.raises(Postponed), made.admit("a", "a", probe):
+        with bulkheads.StepScope(0), pytest.raises(Postponed), made.admit("a", "a", probe):
             pass
-        with bulkheads.step_scope(0, group=object()), pytest.raises(Postponed), made.admit("a", "a", probe):
+        with bulkheads.StepScope(0, group=object()), pytest.raises(Postponed), made.admit("a", "a", probe):
             pass
-    with bulkheads.step_scope(0), made.admit("a", "a", probe):
+    with bulkheads.StepScope(0), made.admit("a", "a", probe):
         pass
 
 
@@ -527,7 +527,7 @@ def wait_until_answers(limited: Bulkheads, key: str, probe: Probe) -> None:
     """Wait until a step may call this destination."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
-        with contextlib.suppress(CircuitOpen, Postponed), bulkheads.step_scope(0), limited.admit(key, "a", probe):
+        with contextlib.suppress(CircuitOpen, Postponed), bulkheads.StepScope(0), limited.admit(key, "a", probe):
             return
         time.sleep(0.01)
     pytest.fail("it is not called again")

@@ -56,7 +56,7 @@ def test_a_service_that_does_not_answer_is_not_called_until_it_answers_a_probe(d
 
     with pytest.raises(errors.Overloaded, match="list_cells was not sent to placement: it has not answered for 0 s"):
         client.call(MESSAGE)
-    with bulkheads.step_scope(tries=0), pytest.raises(errors.Overloaded):
+    with bulkheads.StepScope(tries=0), pytest.raises(errors.Overloaded):
         client.call(MESSAGE)
     assert service.calls == 1
     service.answers = True
@@ -82,7 +82,7 @@ def test_a_call_of_a_step_is_not_postponed_when_the_share_is_used_up(destination
     service = SilentService()
     service.answers = True
     client = GuardedClient(service, destinations, "placement")  # type: ignore[arg-type]  # the part that is used
-    with destinations.admit("placement", "placement", service.ping), bulkheads.step_scope(tries=0):
+    with destinations.admit("placement", "placement", service.ping), bulkheads.StepScope(tries=0):
         assert client.call(MESSAGE) == []
 
 
