@@ -20,6 +20,8 @@ LOG = logging.getLogger(__name__)
 #: Seconds after which this conductor takes an operation again whose lease it has, but which is not in its queue: the
 #: connection was lost after the commit of the order or the last step. Longer than the time from commit to queue.
 _OWN_GRACE_SECONDS = 1.0
+#: The columns of a lease that is freed.
+FREED: Mapping[str, None] = {"lease_owner": None, "lease_until": None}
 
 
 @dataclass(slots=True)
@@ -86,26 +88,12 @@ class Leases:
 
     def take(self, uuid: str) -> Operation | None:
         """Take the lease of an operation that is due, unless another conductor has it, and return the operation."""
-
-        def work(connection: Connection) -> Operation | None:
-            row = connection.execute(self._takable, {"of_uuid": uuid}).one_or_none()
-            return (
-                None if row is None else self._take(connection, operation_of(row, row.lease_number + 1, resumed=True))
-            )
-
-        return self._database.write(work)
+        return self._take(self._takable, {"of_uuid": uuid}, resumed=True)
 
     def take_again(self, operation: Operation) -> Operation | None:
         """Take the lease of this conductor's operation again; return null if another conductor has taken it."""
-        table = self._table
-
-        def work(connection: Connection) -> Operation | None:
-            row = connection.execute(select(table).where(*self._still(operation)).with_for_update()).one_or_none()
-            if row is None:
-                return None
-            return self._take(connection, operation_of(row, row.lease_number + 1, resumed=operation.resumed))
-
-        return self._database.write(work)
+        query = select(self._table).where(*self._still(operation)).with_for_update()
+        return self._take(query, {}, resumed=operation.resumed)
 
     def is_stale(self, operation: Operation) -> bool:
         """Return whether an operation must be taken again (:meth:`take_again`) before its step is done.
@@ -212,24 +200,24 @@ class Leases:
     def _free(self, uuids: Sequence[str], owned: ColumnElement[bool]) -> None:
         table = self._table
         these = table.update().where(*self._mine, table.c.uuid.in_(uuids), table.c.state == "pending", owned)
-        statement = these.values(**self._lease(False))
+        statement = these.values(**FREED)
         self._database.write(lambda connection: connection.execute(statement))
 
-    def _take(self, connection: Connection, operation: Operation) -> Operation:
+    def _take(self, query: Select[Any], parameters: dict[str, str], *, resumed: bool) -> Operation | None:
+        """Take the lease of the operation that a query finds and locks, if it finds one."""
         table = self._table
-        connection.execute(
-            table.update()
-            .where(*self._mine, table.c.uuid == operation.uuid)
-            .values(**self._lease(True), lease_number=operation.lease_number, updated_at=now())
-        )
-        return operation
 
-    def _lease(self, taken: bool) -> dict[str, Any]:
-        """Return the columns of a lease that is taken at the time of the statement, or freed."""
-        return {
-            "lease_owner": self._owner if taken else None,
-            "lease_until": now() + self.lease_seconds if taken else None,
-        }
+        def work(connection: Connection) -> Operation | None:
+            row = connection.execute(query, parameters).one_or_none()
+            if row is None:
+                return None
+            taken = operation_of(row, row.lease_number + 1, resumed=resumed)
+            lease = {"lease_owner": self._owner, "lease_until": now() + self.lease_seconds}
+            its_row = table.update().where(*self._mine, table.c.uuid == taken.uuid)
+            connection.execute(its_row.values(**lease, lease_number=taken.lease_number, updated_at=now()))
+            return taken
+
+        return self._database.write(work)
 
     def _still(self, operation: Operation) -> list[ColumnElement[bool]]:
         """Return the conditions that an operation is at the same step, and that its lease was not taken since."""

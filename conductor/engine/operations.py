@@ -6,12 +6,12 @@ Each transition is a compare-and-swap on the step number and the lease number.
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import BindParameter, Connection, Table, Update, bindparam, select, tuple_
 
-from conductor.engine.leases import Leases, operation_of
+from conductor.engine.leases import FREED, Leases, operation_of
 from conductor.engine.rows import grouped
 from conductor.engine.steps import (
     Backoff,
@@ -191,7 +191,7 @@ class Operations(Leases):
                 table.c.state == "pending",
             )
             .values(
-                **self._lease(False),
+                **FREED,
                 state="done",
                 reason=None,
                 tries=0,
@@ -241,11 +241,14 @@ class Operations(Leases):
         """
         following = [self._following(operation, outcome, raised) for operation, outcome in outcomes]
         alike = grouped(
-            (_change(operation, outcome, after), operation)
+            (self._change_to(operation, outcome, after), operation)
             for (operation, outcome), after in zip(outcomes, following, strict=True)
         )
         for change, operations in alike.items():
-            moved = connection.execute(self._change, self._values(change, operations, raised))
+            in_order = sorted(operations, key=lambda operation: operation.uuid)
+            as_known = [(each.uuid, each.step_number, each.lease_number) for each in in_order]
+            named = {"uuids": [each.uuid for each in in_order], "as_known": as_known}
+            moved = connection.execute(self._change, named | change._asdict())
             if moved.rowcount != len(operations):
                 raise Superseded
         return [
@@ -315,22 +318,24 @@ class Operations(Leases):
             )
         )
 
-    def _values(self, change: "_Change", operations: Sequence[Operation], raised: int) -> dict[str, Any]:
-        in_order = sorted(operations, key=lambda operation: operation.uuid)
-        return {
-            "uuids": [each.uuid for each in in_order],
-            "as_known": [(each.uuid, each.step_number, each.lease_number) for each in in_order],
-            "to_step": change.step,
-            "to_payload": change.payload,
-            "to_tries": change.tries,
-            "stepped": change.stepped,
-            "raised": raised,
-            "to_reason": None if change.reason is None else change.reason.encode(),
-            "to_state": change.state,
-            "due_in": change.due_in,
-            "owner": self._owner if change.leased else None,
-            "leased_for": self.lease_seconds if change.leased else None,
-        }
+    def _change_to(self, operation: Operation, outcome: Outcome, following: Operation) -> "_Change":
+        reason: str | None = getattr(outcome, "reason", None)
+        is_leased = isinstance(outcome, Next | Retry)
+        state: OperationState = "pending"
+        if isinstance(outcome, Ended):
+            state = "done" if reason is None else "failed"
+        return _Change(
+            following.step,
+            following.payload,
+            following.tries,
+            following.step_number - operation.step_number,
+            following.lease_number - operation.lease_number,
+            None if reason is None else reason.encode(),
+            state,
+            outcome.seconds if isinstance(outcome, Wait) else following.delay,
+            self._owner if is_leased else None,
+            self.lease_seconds if is_leased else None,
+        )
 
 
 class StepDone(NamedTuple):
@@ -360,36 +365,18 @@ def _recorded(connection: Connection, steps: Sequence[StepDone]) -> dict[str, Ou
 
 
 class _Change(NamedTuple):
-    """The new values of an operation's row; the step number is given as an increment."""
+    """The parameters of the statement that changes operations, but for those that name the operations."""
 
-    step: str
-    payload: bytes
-    tries: int
-    #: The number by which the step number is raised.
+    to_step: str
+    to_payload: bytes
+    to_tries: int
+    #: The numbers by which the step number and the lease number are raised.
     stepped: int
-    reason: str | None
-    state: OperationState
+    raised: int
+    to_reason: bytes | None
+    to_state: OperationState
     #: In seconds; null for a wait without end.
     due_in: float | None
-    leased: bool
-
-
-def _change(operation: Operation, outcome: Outcome, following: Operation) -> _Change:
-    reason: str | None = getattr(outcome, "reason", None)
-    state: OperationState = "pending"
-    due_in: float | None = following.delay
-    match outcome:
-        case Wait():
-            due_in = outcome.seconds
-        case Ended():
-            state = "done" if reason is None else "failed"
-    return _Change(
-        following.step,
-        following.payload,
-        following.tries,
-        following.step_number - operation.step_number,
-        reason,
-        state,
-        due_in,
-        isinstance(outcome, Next | Retry),
-    )
+    #: Null for a lease that is freed.
+    owner: str | None
+    leased_for: float | None

@@ -30,8 +30,8 @@ COSTS_TIME = (
         promise=10,
         lost="A conductor that counted as dead records a step of work that another one has taken over.",
         module="conductor.engine.leases",
-        line="operation_of(row, row.lease_number + 1, resumed=True)",
-        broken="operation_of(row, row.lease_number, resumed=True)",
+        line="operation_of(row, row.lease_number + 1, resumed=resumed)",
+        broken="operation_of(row, row.lease_number, resumed=resumed)",
         tests=(_RECORDS + "test_an_operation_is_taken_over_only_after_its_lease_has_expired",),
     ),
     Break(
