@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, bindparam, case, null, or_, select, tuple_
@@ -130,7 +129,11 @@ class Leases:
         """
         seen, query = seen or LastSeen(), self._due_or_orphaned if or_orphaned else self._due
         while True:
-            rows = self._database.read(partial(_read, query, seen, limit))
+            rows = self._database.read(
+                lambda connection: connection.execute(
+                    query, {"seen_at": seen.due_at, "seen_uuid": seen.uuid, "most": limit}
+                ).all()
+            )
             if rows:
                 seen.due_at, seen.uuid = rows[-1].due_at, rows[-1].uuid
             found = [row.uuid for row in rows if row.uuid not in held]
@@ -229,11 +232,6 @@ class Leases:
             table.step_number == operation.step_number,
             table.lease_number == operation.lease_number,
         ]
-
-
-def _read(query: Select[Any], seen: LastSeen, limit: int, connection: Connection) -> Sequence[Row[Any]]:
-    place = {"seen_at": seen.due_at, "seen_uuid": seen.uuid, "most": limit}
-    return connection.execute(query, place).all()
 
 
 def operation_of(row: Row[Any], lease_number: int, *, resumed: bool = False) -> Operation:

@@ -5,7 +5,7 @@ A message that arrives late and names a revoked claim is refused.
 
 from collections.abc import Collection, Mapping
 
-from sqlalchemy import ColumnElement, Connection, Table, bindparam, select
+from sqlalchemy import Connection, Table, bindparam, select
 
 from moorage.db.columns import now
 from moorage.db.database import Database
@@ -23,7 +23,8 @@ class RevokedClaims:
         self._scope = dict(scope)
         # Built once: it takes SQLAlchemy longer to build a query than to run it.
         among = table.c.claim_id.in_(bindparam("claim_ids", expanding=True))
-        self._among = select(table.c.claim_id).where(*self._mine(), among)
+        self._mine = [table.c[name] == value for name, value in scope.items()]
+        self._among = select(table.c.claim_id).where(*self._mine, among)
 
     def add(self, connection: Connection, claim_id: str, consumer_uuid: str) -> None:
         """Record a revoked claim. The caller has locked the consumer's record: no other transaction adds it too."""
@@ -39,9 +40,4 @@ class RevokedClaims:
 
     def prune(self, database: Database, seconds: float) -> int:
         """Delete the claims that were revoked more than ``seconds`` ago: no message can name them any more."""
-        return delete_expired(
-            database, self._table.c.claim_id, *self._mine(), self._table.c.created_at < now() - seconds
-        )
-
-    def _mine(self) -> list[ColumnElement[bool]]:
-        return [self._table.c[name] == value for name, value in self._scope.items()]
+        return delete_expired(database, self._table.c.claim_id, *self._mine, self._table.c.created_at < now() - seconds)

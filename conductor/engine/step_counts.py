@@ -40,7 +40,10 @@ def counted(operation: Operation) -> Iterator[Callable[[Outcome], None]]:
         else:
             span.set_attribute("moorage.outcome", outcome)
         finally:
-            _count(operation, outcome, time.perf_counter() - began)
+            metrics.OPERATION_STEPS.labels(operation.kind, operation.step, outcome).inc()
+            if outcome != "postponed":
+                seconds = time.perf_counter() - began
+                metrics.OPERATION_STEP_SECONDS.labels(operation.kind, operation.step).observe(seconds)
 
 
 def _name(outcome: Outcome) -> str:
@@ -48,12 +51,6 @@ def _name(outcome: Outcome) -> str:
     if isinstance(outcome, Ended):
         return "done" if outcome.reason is None else "failed"
     return {Next: "next", Wait: "wait", Retry: "retry"}[type(outcome)]
-
-
-def _count(operation: Operation, outcome: str, seconds: float) -> None:
-    metrics.OPERATION_STEPS.labels(operation.kind, operation.step, outcome).inc()
-    if outcome != "postponed":
-        metrics.OPERATION_STEP_SECONDS.labels(operation.kind, operation.step).observe(seconds)
 
 
 def pending(database: Database, table: Table, scope: Mapping[str, str]) -> list[GaugeSample]:
