@@ -13,7 +13,6 @@ from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.worker import Worker
 from conductor.schema import conductor_disowned, conductor_requests
 from conductor.super.cell_clients import Cells
-from conductor.super.scheduling import Scheduling
 from moorage.bus.bus import Bus
 from moorage.db.database import Database
 from moorage.service.stored_requests import StoredRequests
@@ -49,7 +48,7 @@ class SuperContext:
         self.unanswered_claims: Final[dict[str, tuple[float, str]]] = {}
         bulkheads = service_bulkheads(conf, operations.backoff)
         #: The client of the schedulers for steps: stored answers are acknowledged once the step is recorded.
-        self.scheduling: Final = Scheduling(AcknowledgingClient(bus.client("scheduler"), acknowledgements, bulkheads))
+        self.scheduler: Final = AcknowledgingClient(bus.client("scheduler"), acknowledgements, bulkheads)
         #: The bulkhead of the schedulers for endpoints.
         self.endpoint_bulkheads: Final = endpoint_bulkheads(conf, operations.backoff, cells.order_patience)
         #: The client of the schedulers for endpoints: the caller must get the reason before its own time-out.

@@ -20,48 +20,42 @@ MAY_HAVE_CLAIMED = (errors.Unavailable, errors.RequestInProgress, errors.Interna
 CONTENTION = Backoff(first=0.1, longest=2.0)
 
 
-class Scheduling:
-    """Asks the schedulers to select and claim hosts for the instances of an operation."""
+def selecting(
+    scheduler: AcknowledgingClient,
+    operation: Operation,
+    number: int,
+    spec: RequestSpec,
+    instance_uuids: tuple[str, ...],
+    num_alternates: int,
+    *,
+    generations: Mapping[str, Generation],
+    keep_held: bool,
+    move: Move | None = None,
+) -> Calling[Sequence[Sequence[Selection]]]:
+    """Leave a request to the worker; return the selections of each instance.
 
-    def __init__(self, scheduler: AcknowledgingClient) -> None:
-        self._scheduler = scheduler
+    They are in the order of preference, and the first is claimed.
 
-    def selecting(
-        self,
-        operation: Operation,
-        number: int,
-        spec: RequestSpec,
-        instance_uuids: tuple[str, ...],
-        num_alternates: int,
-        *,
-        generations: Mapping[str, Generation],
-        keep_held: bool,
-        move: Move | None = None,
-    ) -> Calling[Sequence[Sequence[Selection]]]:
-        """Leave a request to the worker; return the selections of each instance.
-
-        They are in the order of preference, and the first is claimed.
-
-        :param number: distinguishes this request from the other requests of the operation.
-        :param generations: the consumer generations that the claims name, by instance.
-        :param keep_held: add the claims to the existing allocations of the consumers.
-        :raises ClaimContention: other claims were faster each time.
-        :raises ConsumerGenerationConflict: a consumer is at another generation than the one named.
-        :raises NoValidHost: no host fits.
-        :raises MoorageError: any other refusal; see also :data:`MAY_HAVE_CLAIMED`.
-        """
-        return self._scheduler.calling(
-            SelectDestinations(
-                request_id=operation.derived("select", number),
-                request_spec=spec,
-                instance_uuids=instance_uuids,
-                num_alternates=num_alternates,
-                owner="conductor",
-                consumer_generations=dict(generations),
-                move=move,
-                keep_held=keep_held,
-            )
+    :param number: distinguishes this request from the other requests of the operation.
+    :param generations: the consumer generations that the claims name, by instance.
+    :param keep_held: add the claims to the existing allocations of the consumers.
+    :raises ClaimContention: other claims were faster each time.
+    :raises ConsumerGenerationConflict: a consumer is at another generation than the one named.
+    :raises NoValidHost: no host fits.
+    :raises MoorageError: any other refusal; see also :data:`MAY_HAVE_CLAIMED`.
+    """
+    return scheduler.calling(
+        SelectDestinations(
+            request_id=operation.derived("select", number),
+            request_spec=spec,
+            instance_uuids=instance_uuids,
+            num_alternates=num_alternates,
+            owner="conductor",
+            consumer_generations=dict(generations),
+            move=move,
+            keep_held=keep_held,
         )
+    )
 
 
 def was_refused(fault: Exception) -> bool:

@@ -1,6 +1,5 @@
 """Serve lists of the operations and unknown guests of the super conductor and of all cells, for operators."""
 
-import logging
 from functools import partial
 from typing import TypeVar
 
@@ -16,8 +15,6 @@ from moorage.cli import lists
 from moorage.messages import ListOperations, ListOperationsInCell, ListStrangers, ListStrangersInCell, ShowOperation
 from moorage.messages.basis import ListInParts
 from moorage.model.inspection import OperationSummary, UnknownGuest
-
-LOG = logging.getLogger(__name__)
 
 E = TypeVar("E")
 

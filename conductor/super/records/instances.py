@@ -252,7 +252,8 @@ def handed_over(connection: Connection, operation_uuids: Collection[str], cell_u
 
 def note(connection: Connection, operation_uuid: str, cell_uuid: str, reason: str) -> None:
     """Record why a cell does not have the builds of an operation yet; the instances are still being built."""
-    _change(connection, *_given_to(operation_uuid, cell_uuid), reason=reason)
+    its_builds = (instances.c.operation_uuid == operation_uuid, instances.c.cell_uuid == cell_uuid)
+    _change(connection, *its_builds, instances.c.selections.is_not(None), reason=reason)
 
 
 def note_deleted(connection: Connection, uuids: Collection[str]) -> None:
@@ -334,12 +335,6 @@ def _by_states(page: Select[Any], index: str, message: ListInstances) -> Select[
 
 def _change(connection: Connection, *where: ColumnElement[bool], **values: Any) -> None:
     connection.execute(instances.update().where(*where).values(**encoded(values), updated_at=now()))
-
-
-def _given_to(operation_uuid: str, cell_uuid: str) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions for the builds of an operation that must be handed over to a cell."""
-    columns = instances.c
-    return columns.operation_uuid == operation_uuid, columns.cell_uuid == cell_uuid, columns.selections.is_not(None)
 
 
 def _instance(row: Row[Any], *, with_request: bool = False) -> Instance:

@@ -22,7 +22,7 @@ from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Ou
 from conductor.super.context import SuperPart
 from conductor.super.held_consumers import node_of, on_node, why_kept
 from conductor.super.records import instances as super_records
-from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED
+from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, selecting
 from conductor.super.steps.hand_over import HandOverStep
 from moorage import errors
 from moorage.config.conductor import TRIES_WHILE_AWAY
@@ -86,7 +86,8 @@ class SuperBuilds(SuperPart):
         asked = on_node(spec, payload.node_uuid, payload.node)
         # A retry of this step sends the same request under the same id: the scheduler repeats its answer.
         try:
-            answer = yield from self._super.scheduling.selecting(
+            answer = yield from selecting(
+                self._super.scheduler,
                 operation,
                 payload.number,
                 asked,

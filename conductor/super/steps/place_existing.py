@@ -28,7 +28,7 @@ from conductor.engine.step_calls import run_calls_here
 from conductor.engine.steps import KIND_OF_CLASS, CommitStep, Next, Operation, Outcome, Retry, step
 from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
-from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, was_refused
+from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, selecting, was_refused
 from moorage import errors
 from moorage.messages.wire import Message
 from moorage.model import LONGEST_TEXT, Consumer, Destination, Generation, Move, RequestSpec, Selection, Value
@@ -172,7 +172,8 @@ class PlaceExisting(SuperPart, ABC):
     def _select(self, operation: Operation, payload: ScheduleStep, request: SentRequest) -> Sequence[Selection]:
         uuid = operation.subject
         [selections] = run_calls_here(
-            self._super.scheduling.selecting(
+            selecting(
+                self._super.scheduler,
                 operation,
                 request.number,
                 payload.request_spec,
