@@ -6,7 +6,7 @@ from typing import Any
 
 from cliff.show import ShowOne
 
-from conductor.commands.timeline import attempt_in_words, explained, moment
+from conductor.commands.timeline import explained, timeline
 from moorage import errors
 from moorage.cli import lists
 from moorage.cli.command import Configured, ListCommand, argument, canonical_uuid, shown
@@ -54,12 +54,8 @@ class MigrationShow(Configured, ShowOne):
             "source": migration.source_host,
             "destination": migration.destination_host,
             "request_id": migration.request_id,
-            "asked_for": moment(migration.created_at),
         }
-        for attempt in migration.attempts:
-            fields[f"attempt_{attempt.number}"] = attempt_in_words(attempt)
-        fields["last_changed"] = moment(migration.updated_at)
-        fields["holds"] = self._held(migration)
+        fields |= timeline(migration) | {"holds": self._held(migration)}
         if migration.explanation is not None:
             fields |= explained(migration.explanation, f"--request-id {migration.request_id}")
         return tuple(fields), shown(fields.values())

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from moorage.model import Attempt, Explanation, Instance
+from moorage.model import Attempt, Explanation, Instance, Migration
 from moorage.model.inspection import ClaimState
 
 #: Shown for an instance without a claim.
@@ -13,13 +13,10 @@ NOTHING = "nothing"
 _UNDER_WAY = ("starting", "building")
 
 
-def timeline(instance: Instance) -> dict[str, Any]:
-    """Return the history of an instance as fields in the order of time."""
-    fields: dict[str, Any] = {"asked_for": moment(instance.created_at)}
-    for attempt in instance.attempts:
-        fields[f"attempt_{attempt.number}"] = attempt_in_words(attempt)
-    fields["last_changed"] = moment(instance.updated_at)
-    return fields
+def timeline(one: Instance | Migration) -> dict[str, Any]:
+    """Return the history of an instance or of a migration as fields in the order of time."""
+    attempts = {f"attempt_{attempt.number}": attempt_in_words(attempt) for attempt in one.attempts}
+    return {"asked_for": _moment(one.created_at), **attempts, "last_changed": _moment(one.updated_at)}
 
 
 def holdings(instance: Instance, claims: Sequence[ClaimState]) -> dict[str, Any]:
@@ -74,13 +71,13 @@ def migrations_of(instance: Instance) -> set[str]:
 def attempt_in_words(attempt: Attempt) -> str:
     """Return the host, the state and the times of an attempt in words."""
     why = f": {attempt.reason}" if attempt.reason else ""
-    until = "" if attempt.state in _UNDER_WAY else f" to {moment(attempt.updated_at)}"
+    until = "" if attempt.state in _UNDER_WAY else f" to {_moment(attempt.updated_at)}"
     final = "; no other host is tried" if attempt.no_other_host else ""
     left = "; its guest may be left" if attempt.guest_left and attempt.state in ("failed", "ended") else ""
     move = "" if attempt.migration_uuid is None else f" of migration {attempt.migration_uuid}"
-    return f"{attempt.host}, {attempt.state}{move}{why} ({moment(attempt.created_at)}{until}{final}{left})"
+    return f"{attempt.host}, {attempt.state}{move}{why} ({_moment(attempt.created_at)}{until}{final}{left})"
 
 
-def moment(seconds: float) -> str:
+def _moment(seconds: float) -> str:
     """Return a time in UTC, formatted for operators."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
