@@ -22,6 +22,12 @@ def in_batches(items: Sequence[T], most: int, size: Callable[[T], int] = lambda 
     return in_parts(items, size, most) if items else ()
 
 
+def halves(items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+    """Return the two halves of a batch that was refused, or that does not fit into one message."""
+    middle = len(items) // 2
+    return items[:middle], items[middle:]
+
+
 def guest(order: BuildOnHost) -> Guest:
     """Return the guest of a build message."""
     return convert(order, Guest, from_attributes=True)

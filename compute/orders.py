@@ -10,10 +10,11 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 
 from compute import cell_messages
 from compute.agent import ComputeAgent, Order
-from compute.attempts import AgentAttempt, EndNotice
+from compute.attempts import AgentAttempt
 from compute.driver import Driver, GuestOrder
 from compute.workers import Workers
 from moorage import context, errors, failpoints
@@ -136,7 +137,12 @@ class GuestOrders:
             fault = refusal
         except Exception as unexpected:  # an unexpected fault of the driver counts as a failed order
             LOG.exception("An unexpected fault in the %s of the guest", taken.action)
-            fault = _failed(message, taken.action, cell_messages.unexpected(unexpected))
+            fault = errors.GuestActionFailed(
+                instance_uuid=message.instance_uuid,
+                host=message.host,
+                action=taken.action,
+                reason=cell_messages.unexpected(unexpected),
+            )
         finally:
             self._agent.attempts.release(attempt)
         with self._lock:
@@ -158,17 +164,11 @@ class GuestOrders:
                 failpoints.reached("ordered", action)
         finally:
             if attempt.ended is not None:  # the destroy may have failed with RequestInProgress: do it here
-                gone = self._end(attempt, attempt.ended)
+                with suppress(errors.InvalidState):  # the guest is of another claim
+                    self._agent.destroy_guest(attempt, attempt.ended)
+                    gone = True
         if gone:
             raise errors.InvalidState(reason=f"attempt {attempt.attempt_id} was destroyed meanwhile")
-
-    def _end(self, attempt: AgentAttempt, ended: EndNotice) -> bool:
-        """Destroy the guest of a destroyed attempt; return False if the guest is of another claim."""
-        try:
-            self._agent.destroy_guest(attempt, ended)
-        except errors.InvalidState:
-            return False
-        return True
 
     def _forget(self, pending: _PendingOrder) -> None:
         if self._pending.get(pending.key) is pending:
@@ -182,10 +182,4 @@ def _order(message: Order, order_id: str) -> GuestOrder:
         attempt_id=message.attempt_id,
         claim_id=message.claim_id,
         number=message.order_number,
-    )
-
-
-def _failed(message: Order, action: str, reason: str) -> errors.GuestActionFailed:
-    return errors.GuestActionFailed(
-        instance_uuid=message.instance_uuid, host=message.host, action=action, reason=reason
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from compute.cell_client import AT_FAULT, CellClient, Interrupted
-from compute.cell_messages import in_batches
+from compute.cell_messages import halves, in_batches
 from compute.driver import Driver
 from compute.numbering import Numbering
 from compute.returns import Returns
@@ -178,8 +178,7 @@ class Reporter:
             if len(batch) == 1:
                 LOG.error("A report is refused and repeated with the next one: %s (%r)", refusal, batch[0])
                 return
-            middle = len(batch) // 2
-            for half in (batch[:middle], batch[middle:]):
+            for half in halves(batch):
                 self._describe(half)
         else:
             if not answer.superseded:

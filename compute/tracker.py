@@ -8,12 +8,11 @@ transaction.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
 
 from compute.cell_client import AT_FAULT, CellClient
-from compute.cell_messages import in_batches
+from compute.cell_messages import halves, in_batches
 from compute.driver import Driver, ReshapeNeeded
 from compute.numbering import Numbering
 from compute.provider_tree import ProviderTree
@@ -23,8 +22,6 @@ from moorage.messages import ListProviderTreesInCell, ProvidersReported, ReportP
 from moorage.model import HostReport, MoveInstruction, ResourceProvider
 
 LOG = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 # The most trees in one read, and the most providers in one report; a message may have twice as many. Arbitrary.
 _AT_ONCE = 500
@@ -109,7 +106,7 @@ class Tracker:
         except errors.ReplyTooLarge:
             if len(nodes) == 1:
                 raise
-            for half in _halves(nodes):
+            for half in halves(nodes):
                 self._read_together(half)
         else:
             self._trees.update(_by_node(nodes, found))
@@ -172,7 +169,7 @@ class Tracker:
             if len(changes) == 1:
                 self._give_up(changes[0], refusal)
                 return
-            for half in _halves(changes):
+            for half in halves(changes):
                 self._report(half, tries)
         else:
             self._note(changes, answer)
@@ -182,7 +179,7 @@ class Tracker:
     ) -> None:
         """Read again and retry, in halves: in a large batch, claims would bump some generation every time."""
         if len(changes) > 1:
-            for half in _halves(changes):
+            for half in halves(changes):
                 self._redo(half, tries)
         elif tries > 1:
             self._redo(changes, tries - 1)
@@ -283,9 +280,3 @@ def _by_node(nodes: Sequence[str], found: Sequence[ResourceProvider]) -> dict[st
         records.setdefault(record.root_provider_uuid, []).append(record)
     roots = {record.uuid: record.root_provider_uuid for record in found}
     return {node: ProviderTree.of(records[roots[node]] if node in roots else ()) for node in nodes}
-
-
-def _halves(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    middle = len(items) // 2
-    yield items[:middle]
-    yield items[middle:]
