@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tenacity
 
@@ -80,21 +80,21 @@ class GuestFile:
         :raises BuildFailed: the attempt has been destroyed, has a guest of another claim, or does not fit.
         """
         with self._transaction() as connection:
-            found = _one(connection, "SELECT claim_id, running FROM guests WHERE host = ? AND attempt_id = ?", guest)
-            if found is not None:
+            key = (guest.host, guest.attempt_id)
+            if (found := _claim_and_running(connection, *key)) is not None:
                 if found[0] != guest.claim_id:
                     raise _failed(guest, f"attempt {guest.attempt_id} has a guest of another claim")
-                return bool(found[1])
-            if _one(connection, "SELECT 1 FROM destroyed WHERE host = ? AND attempt_id = ?", guest):
+                return found[1]
+            if connection.execute("SELECT 1 FROM destroyed WHERE host = ? AND attempt_id = ?", key).fetchone():
                 raise _failed(guest, f"attempt {guest.attempt_id} has been destroyed")
             _check_room(connection, guest, capacity)
             connection.execute(
                 "INSERT INTO guests (host, attempt_id, instance_uuid, claim_id) VALUES (?, ?, ?, ?)",
-                (guest.host, guest.attempt_id, guest.instance_uuid, guest.claim_id),
+                (*key, guest.instance_uuid, guest.claim_id),
             )
             connection.executemany(
                 "INSERT INTO amounts (host, attempt_id, resource_class, amount) VALUES (?, ?, ?, ?)",
-                [(guest.host, guest.attempt_id, name, amount) for name, amount in guest.resources.items()],
+                [(*key, name, amount) for name, amount in guest.resources.items()],
             )
             return False
 
@@ -117,7 +117,7 @@ class GuestFile:
         """
         key = (host, attempt_id)
         with self._transaction() as connection:
-            found = connection.execute("SELECT claim_id FROM guests WHERE host = ? AND attempt_id = ?", key).fetchone()
+            found = _claim_and_running(connection, host, attempt_id)
             if found is not None and found[0] != claim_id:
                 raise errors.InvalidState(reason=_other_claim(host, attempt_id, found[0], claim_id))
             connection.execute("DELETE FROM amounts WHERE host = ? AND attempt_id = ?", key)
@@ -205,24 +205,19 @@ class GuestFile:
 
     def unfinished(self, host: str) -> list[str]:
         """Return the attempts on ``host`` whose guests were never completed."""
-        return self._attempts("SELECT attempt_id FROM guests WHERE host = ? AND NOT running", host)
+        return [row[0] for row in self._rows("SELECT attempt_id FROM guests WHERE host = ? AND NOT running", host)]
 
     def stopped(self, host: str) -> list[str]:
         """Return the attempts on ``host`` whose guests were completed, and do not run now."""
-        return self._attempts("SELECT attempt_id FROM guests WHERE host = ? AND stopped", host)
+        return [row[0] for row in self._rows("SELECT attempt_id FROM guests WHERE host = ? AND stopped", host)]
 
     def rebuilt(self, host: str) -> dict[str, str]:
         """Return the attempts on ``host`` whose guests were rebuilt, each with its last rebuild order."""
-        with self._transaction("DEFERRED") as connection:
-            rows = connection.execute(
-                "SELECT attempt_id, rebuilt_as FROM guests WHERE host = ? AND rebuilt_as IS NOT NULL", (host,)
-            ).fetchall()
-        return dict(rows)
+        return dict(self._rows("SELECT attempt_id, rebuilt_as FROM guests WHERE host = ? AND rebuilt_as NOTNULL", host))
 
-    def _attempts(self, query: str, host: str) -> list[str]:
+    def _rows(self, query: str, host: str) -> list[Any]:
         with self._transaction("DEFERRED") as connection:
-            rows = connection.execute(query, (host,)).fetchall()
-        return [attempt_id for (attempt_id,) in rows]
+            return connection.execute(query, (host,)).fetchall()
 
     @contextmanager
     def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
@@ -239,15 +234,15 @@ class GuestFile:
             self._connection.execute("COMMIT")
 
 
-def _one(connection: sqlite3.Connection, query: str, guest: Guest) -> tuple[object, ...] | None:
-    found: tuple[object, ...] | None = connection.execute(query, (guest.host, guest.attempt_id)).fetchone()
-    return found
+def _claim_and_running(connection: sqlite3.Connection, host: str, attempt_id: str) -> tuple[str, bool] | None:
+    """Return the claim of an attempt's guest, and whether it was made; None if there is no guest."""
+    query = "SELECT claim_id, running FROM guests WHERE host = ? AND attempt_id = ?"
+    found = connection.execute(query, (host, attempt_id)).fetchone()
+    return None if found is None else (found[0], bool(found[1]))
 
 
 def _require_made(connection: sqlite3.Connection, host: str, order: GuestOrder) -> None:
-    found = connection.execute(
-        "SELECT claim_id, running FROM guests WHERE host = ? AND attempt_id = ?", (host, order.attempt_id)
-    ).fetchone()
+    found = _claim_and_running(connection, host, order.attempt_id)
     if found is None:
         raise errors.InvalidState(reason=f"attempt {order.attempt_id} has no guest on host {host}")
     claim_id, made = found
