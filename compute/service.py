@@ -1,7 +1,7 @@
 """The compute service: one agent with its driver, on its cell's bus."""
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 
 from oslo_config import cfg
@@ -95,8 +95,7 @@ class ComputeService(ComposedService):
         """
         silent = reporter.seconds_unanswered()
         if silent > _REPORTS_MISSED * self._conf.compute.report_interval + _FIRST_PATIENCE:
-            message = ReportHostsInCell
-            raise errors.NoReply(topic="reports", method=message.method, seconds=round(silent))
+            raise errors.NoReply(topic="reports", method=ReportHostsInCell.method, seconds=round(silent))
 
     def wanted_reshapes(self) -> list[TreeChange]:
         """Return the reshapes that the driver wants for its hosts, without serving or changing anything.
@@ -126,19 +125,15 @@ class ComputeService(ComposedService):
         :raises ConfigurationError: the configured uuid is that of another cell.
         """
         if self._conf.compute.cell_uuid:
-            own = Bus(self._conf)
-            begun.callback(own.close)
+            own = begun.enter_context(closing(Bus(self._conf)))
             return own, self._named_cell(own, self._conf.compute.cell_uuid)
         with ExitStack() as asking:
-            main = Bus(self._conf)
-            asking.callback(main.close)
+            main = asking.enter_context(closing(Bus(self._conf)))
             cell = self._find_cell(main)
             if cell.transport_url is None:
                 begun.push(asking.pop_all())
                 return main, cell
-        bus = Bus(self._conf, cell.transport_url)
-        begun.callback(bus.close)
-        return bus, cell
+        return begun.enter_context(closing(Bus(self._conf, cell.transport_url))), cell
 
     def _named_cell(self, bus: Bus, uuid: str) -> Cell:
         """Return the cell of a configured uuid, if its conductors know it by the name of this agent's cell."""

@@ -1,7 +1,7 @@
 """The super conductor and the cell conductor as services: assemble the parts, start and stop them."""
 
-import contextlib
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from functools import partial
 
 from oslo_config import cfg
@@ -29,7 +29,7 @@ from moorage.bus.bus import Bus, BusServer
 from moorage.config.conductor import LONGEST_BACKOFF
 from moorage.config.options import main_database
 from moorage.db.database import Database
-from moorage.db.schemas import Schema, SchemaProbe
+from moorage.db.schemas import SchemaProbe
 from moorage.messages import REPORTS_TOPIC, LocateCell, reports_topic
 from moorage.model import Cell
 from moorage.service.heartbeat import Heartbeat
@@ -76,25 +76,10 @@ class _Conductor(ComposedService):
         }
         self._samplers = {"operations": partial(step_counts.pending, probe.database, table, scope)}
 
-    def _probe(self, opened: contextlib.ExitStack, schema: Schema, url: str, name: str) -> SchemaProbe:
-        probe = SchemaProbe(self._conf, schema, url, name)
-        opened.callback(probe.close)
-        return probe
-
-    def _database(self, opened: contextlib.ExitStack, url: str, schema: str) -> Database:
-        database = Database.configured(self._conf, url, schema)
-        opened.callback(database.close)
-        return database
-
-    def _bus(self, opened: contextlib.ExitStack, transport_url: str | None = None) -> Bus:
-        bus = Bus(self._conf, transport_url)
-        opened.callback(bus.close)
-        return bus
-
     def _operations(self, database: Database, table: Table, scope: dict[str, str]) -> Operations:
         return Operations(database, table, self._name, scope, self._backoff, self._conf.conductor.lease_seconds)
 
-    def _start(self, opened: contextlib.ExitStack, *parts: Service) -> None:
+    def _start(self, opened: ExitStack, *parts: Service) -> None:
         """Start parts one after the other; on closing, the last one stops first."""
         for part in parts:
             opened.callback(part.stop)
@@ -109,7 +94,7 @@ class SuperConductor(_Conductor):
     :param backoff: the wait before a step is retried.
     """
 
-    def _open(self, opened: contextlib.ExitStack) -> None:
+    def _open(self, opened: ExitStack) -> None:
         """Open the parts.
 
         :raises SchemaMismatch: `moorage db upgrade` is needed.
@@ -117,11 +102,11 @@ class SuperConductor(_Conductor):
         :raises BusUnavailable: the bus cannot be reached.
         """
         conf = self._conf
-        database = self._database(opened, conf.conductor.connection or main_database(conf), "conductor")
+        url = conf.conductor.connection or main_database(conf)
+        database = opened.enter_context(closing(Database.configured(conf, url, "conductor")))
         CONDUCTOR.check(database)
-        bus = self._bus(opened)
-        cells = Cells(conf, bus, self._backoff)
-        opened.callback(cells.close)
+        bus = opened.enter_context(closing(Bus(conf)))
+        cells = opened.enter_context(closing(Cells(conf, bus, self._backoff)))
         cells.bulkheads.start()
         acknowledgements = Acknowledgements(bus.client("placement"))
         operations = self._operations(database, conductor_operations, {})
@@ -147,7 +132,7 @@ class SuperConductor(_Conductor):
         context.worker.start(steps)
         heartbeat = Heartbeat(conf, bus, "conductor", self._name)
         self._start(opened, server, heartbeat)
-        probe = self._probe(opened, CONDUCTOR, conf.conductor.connection or main_database(conf), "conductor")
+        probe = opened.enter_context(closing(SchemaProbe(conf, CONDUCTOR, url, "conductor")))
         self._observe(probe, conductor_operations, {}, context.worker, heartbeat, server)
 
 
@@ -164,17 +149,19 @@ class CellConductor(_Conductor):
         super().__init__(conf, name, backoff)
         self._cell_name = cell_name
 
-    def _open(self, opened: contextlib.ExitStack) -> None:
+    def _open(self, opened: ExitStack) -> None:
         """Open the parts; besides the errors of the super conductor's start there is one.
 
         :raises CellNotFound: the cell does not exist.
         """
         conf = self._conf
-        bus = self._bus(opened)
+        bus = opened.enter_context(closing(Bus(conf)))
         cell = until_available(lambda: self._cell(bus), f"the placement role, to learn of cell {self._cell_name}")
-        database = self._database(opened, cell.database_connection or main_database(conf), f"cell {self._cell_name}")
+        url, schema = cell.database_connection or main_database(conf), f"cell {self._cell_name}"
+        database = opened.enter_context(closing(Database.configured(conf, url, schema)))
         CELL.check(database)
-        cell_bus = bus if cell.transport_url is None else self._bus(opened, cell.transport_url)
+        own = cell.transport_url
+        cell_bus = bus if own is None else opened.enter_context(closing(Bus(conf, own)))
         acknowledgements = Acknowledgements(bus.client("placement"))
         scope = {"cell_uuid": cell.uuid}
         operations = self._operations(database, cell_operations, scope)
@@ -197,8 +184,7 @@ class CellConductor(_Conductor):
         opened.callback(context.worker.stop)
         context.worker.start(steps)
         self._start(opened, forwarder, reports, server, heartbeat, _watch_of_reports(conf, context.hosts, reports))
-        url = cell.database_connection or main_database(conf)
-        probe = self._probe(opened, CELL, url, f"cell {self._cell_name}")
+        probe = opened.enter_context(closing(SchemaProbe(conf, CELL, url, schema)))
         self._observe(probe, cell_operations, scope, context.worker, heartbeat, reports, server)
 
     def _cell(self, bus: Bus) -> Cell:
