@@ -42,7 +42,8 @@ class StepRun:
         self._generator = begin(self)
         self._operations = operations
         self._in_own_context = contextvars.copy_context().run
-        self._need: Need | None = None
+        #: What it needs before it can be resumed. If it is a function, the thread that resumes the step calls it.
+        self.need: Need | None = None
         #: The need of the step; it has the result once it was fulfilled together with those of other steps.
         self.item: BatchItem[Any, Any] = BatchItem(None)
         #: The operation with its next step; null if there is none, and until the step is over.
@@ -58,26 +59,22 @@ class StepRun:
     @property
     def client(self) -> Any:
         """The client of the call that it needs, if the call may be sent together with others; else null."""
-        need = self._need
+        need = self.need
         together = isinstance(need, StepCall) and need.message.may_be_batched and need.client.takes_many
         return need.client if together else None  # type: ignore[union-attr]
 
     @property
     def is_done(self) -> bool:
         """True if it only needs its outcome to be recorded."""
-        return isinstance(self._need, StepDone)
-
-    def need_alone(self, need: Callable[[], Any]) -> None:
-        """Set the function that fulfils a need of this step alone; the thread that resumes the step calls it."""
-        self._need = need
+        return isinstance(self.need, StepDone)
 
     def _resume(self) -> bool:
         try:
-            self._need = next(self._generator) if self._need is None else self._resume_with_answer(self._need)
+            self.need = next(self._generator) if self.need is None else self._resume_with_answer(self.need)
         except StopIteration as end:
             self.following = end.value
             return False
-        self.item = BatchItem(self._need.message if isinstance(self._need, StepCall) else self._need)
+        self.item = BatchItem(self.need.message if isinstance(self.need, StepCall) else self.need)
         return True
 
     def _resume_with_answer(self, need: Need) -> Need:
@@ -157,7 +154,7 @@ class StepRuns:
             if record is None:
                 recorded.append(run)
             else:
-                run.need_alone(record)
+                run.need = record
                 leave([run])
         return recorded
 
