@@ -1,6 +1,6 @@
 """Forward orders about an instance that only its cell carries out; the answer comes once the cell has recorded them."""
 
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
@@ -63,17 +63,17 @@ class ForwardedOrders(SuperPart):
     @serves(ConfirmMigration)
     def confirm_migration(self, message: ConfirmMigration) -> Done:
         """Confirm a moved instance."""
-        return self._end(message, "confirm")
+        return self._relay(message, message.instance_uuid, EndMoveInCell, outcome="confirm")
 
     @serves(RevertMigration)
     def revert_migration(self, message: RevertMigration) -> Done:
         """Revert a moved instance."""
-        return self._end(message, "revert")
+        return self._relay(message, message.instance_uuid, EndMoveInCell, outcome="revert")
 
     @serves(AbortMigration)
     def abort_migration(self, message: AbortMigration) -> Done:
         """Abort a live migration."""
-        return self._end(message, "abort")
+        return self._relay(message, message.instance_uuid, EndMoveInCell, outcome="abort")
 
     @serves(ShelveInstance)
     def shelve_instance(self, message: ShelveInstance) -> Done:
@@ -99,9 +99,6 @@ class ForwardedOrders(SuperPart):
     def detach_resource(self, message: DetachResource) -> OperationBegun:
         """Release a resource group that was attached to an instance."""
         return self._relay(message, message.instance_uuid, DetachResourceInCell, suffix=message.suffix)
-
-    def _end(self, message: EndOfMigration, outcome: Literal["confirm", "revert", "abort"]) -> Done:
-        return self._relay(message, message.instance_uuid, EndMoveInCell, outcome=outcome)
 
     def _relay(self, message: Mutation[R], uuid: str, kind: type[NumberedOrder[R]], **content: Any) -> R:
         """Forward an order to the cell of its instance.

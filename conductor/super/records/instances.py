@@ -303,12 +303,9 @@ def list_all(connection: Connection, message: ListInstances) -> list[Instance]:
     statement = select(instances).order_by(instances.c.id).limit(message.limit)
     if message.after is not None:
         statement = statement.where(instances.c.id > message.after)
-    if message.request_id is not None:
-        statement = statement.where(instances.c.request_id == message.request_id)
-    if message.project_id is not None:
-        statement = statement.where(instances.c.project_id == message.project_id)
-    if message.name is not None:
-        statement = statement.where(instances.c.name == message.name)
+    for column in (instances.c.request_id, instances.c.project_id, instances.c.name):
+        if (wanted := getattr(message, column.name)) is not None:
+            statement = statement.where(column == wanted)
     is_of_few = message.request_id is not None or message.name is not None
     if not is_of_few and not (message.deleted and message.project_id is None):
         index = "state_id" if message.project_id is None else "project"
