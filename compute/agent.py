@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 
+from msgspec import convert
+
 from compute import cell_messages
 from compute.attempts import AgentAttempt, Attempts, EndNotice, Report
 from compute.cell_client import CellClient, Interrupted
@@ -20,7 +22,7 @@ from moorage import context, errors, failpoints, tracing
 from moorage.batches import BatchItem
 from moorage.bus.bus import serves, serves_many
 from moorage.messages import BuildFailedInCell, BuildOnHost, DestroyOnHost, Done, RebuildOnHost, StartOnHost, StopOnHost
-from moorage.model import Guest
+from moorage.model import EndedAttempt, Guest
 
 LOG = logging.getLogger(__name__)
 
@@ -81,7 +83,7 @@ class ComputeAgent:
         self.require(message)
         if message.node is not None and not self._driver.has_node(message.host, message.node):
             raise errors.HostNotFound(name=f"{message.host} with node {message.node}")
-        guest = cell_messages.guest(message)
+        guest = convert(message, Guest, from_attributes=True)
         attempt = self.attempts.take_up(guest)
         if attempt is None:
             LOG.info("The attempt is in progress already, or was destroyed")
@@ -207,7 +209,7 @@ class ComputeAgent:
         # The agent may have begun this attempt before a restart: then the guest may be in use, and only the cell may
         # end it.
         begun = any(known.attempt_id == guest.attempt_id for known in self._driver.guests(guest.host))
-        spec = cell_messages.guest_spec(message)
+        spec = convert(message, GuestSpec, from_attributes=True)
         try:
             # The driver checks first: if it refuses the guest, the claim need not pass the gate.
             if not begun:
@@ -289,10 +291,9 @@ class ComputeAgent:
     def _end(self, attempt: AgentAttempt, guest: Guest) -> None:
         """Destroy a guest that the cell has refused, and report that once; if the report is lost, the cell asks."""
         self.destroy_guest(attempt, guest)
-        life = self.lives.get(guest.host)
-        lives = {} if life is None else {guest.host: life}
+        ended = convert(guest, EndedAttempt, from_attributes=True)
         try:
-            self._cell.once(cell_messages.gone(self._driver.agent, [cell_messages.ended(guest)], lives))
+            self._cell.once(cell_messages.gone(self._driver.agent, [ended], self.lives))
         except errors.MoorageError as fault:
             LOG.info("The cell has not received the report that nothing is left: %s", fault)
 

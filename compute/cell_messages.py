@@ -3,12 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from msgspec import convert
-
-from compute.driver import GuestSpec
 from moorage import ids
 from moorage.batches import in_parts
-from moorage.messages import AcceptInCell, AttemptsGone, BuildFailedInCell, BuildFinished, BuildOnHost
+from moorage.messages import AcceptInCell, AttemptsGone, BuildFailedInCell, BuildFinished
 from moorage.model import EndedAttempt, Guest
 
 T = TypeVar("T")
@@ -26,16 +23,6 @@ def halves(items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
     """Return the two halves of a batch that was refused, or that does not fit into one message."""
     middle = len(items) // 2
     return items[:middle], items[middle:]
-
-
-def guest(order: BuildOnHost) -> Guest:
-    """Return the guest of a build message."""
-    return convert(order, Guest, from_attributes=True)
-
-
-def guest_spec(order: BuildOnHost) -> GuestSpec:
-    """Return the specification of a build's guest for the driver."""
-    return convert(order, GuestSpec, from_attributes=True)
 
 
 def unexpected(fault: Exception) -> str:
@@ -69,11 +56,6 @@ def failed(guest: Guest, reason: str, life: int | None, *, no_other_host: bool =
         no_other_host=no_other_host or None,
         **_attempt(guest),
     )
-
-
-def ended(guest: Guest) -> EndedAttempt:
-    """Return the record of an attempt whose guest was refused by its cell."""
-    return convert(guest, EndedAttempt, from_attributes=True)
 
 
 def _attempt(guest: Guest) -> dict[str, Any]:

@@ -71,16 +71,13 @@ class ComputeService(ComposedService):
         returns = Returns(driver, reports_client, agent)
         opened.callback(returns.stop, farewell)
         returns.start()
-        at_any_report: bool = self._conf.compute.reshape_at_any_report
-        numbering = Numbering(self._agent)
-        tracker = Tracker(driver, client, numbering, reshape_at_any_report=at_any_report)
-        name = logs.service_name(self._conf)
-        reporter = Reporter(driver, reports_client, tracker, returns, numbering, name)
-        interval: float = self._conf.compute.report_interval
+        numbering, options = Numbering(self._agent), self._conf.compute
+        tracker = Tracker(driver, client, numbering, reshape_at_any_report=options.reshape_at_any_report)
+        reporter = Reporter(driver, reports_client, tracker, returns, numbering, logs.service_name(self._conf))
         for periodic in (
-            Periodic("Report of hosts", reporter.report, interval),
+            Periodic("Report of hosts", reporter.report, options.report_interval),
             # In its own thread: a report waits while the placement role is unavailable.
-            Periodic("Heartbeats of hosts", reporter.beat, interval),
+            Periodic("Heartbeats of hosts", reporter.beat, options.report_interval),
         ):
             opened.callback(periodic.stop)
             opened.callback(reporter.stop)

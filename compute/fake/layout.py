@@ -132,12 +132,9 @@ def _whole(options: cfg.ConfigOpts.GroupAttr, devices: Sequence[_Part]) -> dict[
 
 
 def _numa_nodes(options: cfg.ConfigOpts.GroupAttr) -> Iterator[_Part]:
+    whole = {VCPU: options.vcpus, PCPU: options.pcpus, MEMORY_MB: options.memory_mb}
     for number in range(options.numa_nodes):
-        shares = {
-            VCPU: _share(options.vcpus, options.numa_nodes, number),
-            PCPU: _share(options.pcpus, options.numa_nodes, number),
-            MEMORY_MB: _share(options.memory_mb, options.numa_nodes, number),
-        }
+        shares = {name: _share(amount, options.numa_nodes, number) for name, amount in whole.items()}
         totals = {name: total for name, total in shares.items() if total}
         yield _Part(f"numa{number}", totals, (os_traits.HW_NUMA_ROOT,))
 
