@@ -105,8 +105,7 @@ class _MoveOrder(_ServerOrder):
 
         # A migration that is confirmed automatically is in state moved for a moment.
         ends = _SETTLED if self.comes_to == "moved" else _SETTLED[1:]
-        wanted = ("moved", "confirmed")
-        seen = self.waited(given, migrations, look, lambda one: one.state, (wanted, ends), "moving")
+        seen = self.waited(given, migrations, look, ("moved", "confirmed"), ends, "moving")
         return MIGRATION_COLUMNS, [migration_row(one) for one in seen]
 
 

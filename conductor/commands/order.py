@@ -17,12 +17,14 @@ from moorage.messages import ShowInstance
 from moorage.messages.basis import OrderAfter
 from moorage.messages.conductor import EndOfMigration
 from moorage.messages.wire import Mutation
-from moorage.model import Instance
+from moorage.model import Instance, Migration
+from moorage.model.inspection import OperationSummary
 
 LOG = logging.getLogger(__name__)
 
 R = TypeVar("R")
 T = TypeVar("T")
+S = TypeVar("S", Instance, Migration, OperationSummary)
 
 INSTANCE_COLUMNS = ("uuid", "name", "state", "cell", "host", "attempts", "reason")
 #: The default of `--wait-timeout`, in seconds: longer than any build of a healthy cloud. Arbitrary.
@@ -130,44 +132,39 @@ class OrderCommand(Configured, Lister):
     ) -> list[tuple[Any, ...]]:
         """Return the rows of instances; with `--wait`, when each is in ``state`` or in one of ``ends``."""
         conductor = self.client("conductor")
-        seen = self.waited(
-            given,
-            uuids,
-            lambda uuid: conductor.call(ShowInstance(instance_uuid=uuid)),
-            lambda instance: instance.state,
-            ({state}, {state, *ends}),
-            what,
-        )
-        return [instance_row(instance) for instance in seen]
+
+        def look(uuid: str) -> Instance:
+            return conductor.call(ShowInstance(instance_uuid=uuid))
+
+        return [instance_row(one) for one in self.waited(given, uuids, look, {state}, {state, *ends}, what)]
 
     def waited(
         self,
         given: argparse.Namespace,
         uuids: Sequence[str],
-        look: Callable[[str], T],
-        state: Callable[[T], str],
-        wanted_and_ends: tuple[Collection[str], Collection[str]],
+        look: Callable[[str], S],
+        wanted: Collection[str],
+        ends: Collection[str],
         what: str,
-    ) -> list[T]:
+    ) -> list[S]:
         """Return the objects by uuid; with `--wait`, when each is in one of the states that end the wait."""
-        wanted, ends = wanted_and_ends
-        seconds = given.wait_timeout if given.wait else 0.0
-        seen = _wait_for(look, uuids, lambda one: state(one) in ends, what, seconds)
-        self._failed = given.wait and any(state(one) not in wanted for one in seen)
+        seen = _wait_for(look, uuids, ends, what, given.wait_timeout if given.wait else 0.0)
+        self._failed = given.wait and any(one.state not in wanted for one in seen)
         return seen
 
 
 def _wait_for(
-    look: Callable[[str], T], uuids: Sequence[str], done: Callable[[T], bool], what: str, seconds: float
-) -> list[T]:
-    """Read each object until it is ``done``, for ``seconds`` at most, with a progress bar; return them as last read.
+    look: Callable[[str], S], uuids: Sequence[str], ends: Collection[str], what: str, seconds: float
+) -> list[S]:
+    """Read each object until it is in one of these states, for ``seconds`` at most; return them as last read.
 
+    A progress bar shows how many are.
     If the conductor is unavailable, read again: it has the orders on record.
 
     :raises Unavailable: an object could not be read even once in that time.
     """
     end = time.monotonic() + seconds
-    seen: dict[str, T] = {}
+    seen: dict[str, S] = {}
     open_ = list(uuids)
     # Without a wait, show no progress bar.
     with progress.bars() if seconds else nullcontext() as bars:
@@ -180,7 +177,7 @@ def _wait_for(
                 except errors.Unavailable as unavailable:
                     fault = unavailable
                     break
-                if done(seen[uuid]):
+                if seen[uuid].state in ends:
                     open_.remove(uuid)
                     if bars is not None and task is not None:
                         bars.advance(task)

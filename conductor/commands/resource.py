@@ -40,8 +40,7 @@ class _ResourceOrder(OrderCommand):
         def look(uuid: str) -> OperationSummary:
             return conductor.call(ShowOperation(uuid=uuid))
 
-        ends = (("done",), ("done", "failed"))
-        [seen] = self.waited(parsed_args, [ordered.operation_uuid], look, lambda one: one.state, ends, "writing")
+        [seen] = self.waited(parsed_args, [ordered.operation_uuid], look, ("done",), ("done", "failed"), "writing")
         return _COLUMNS, [shown((uuid, parsed_args.name, seen.uuid, seen.state, seen.reason))]
 
     def content(self, _given: argparse.Namespace) -> dict[str, Any]:
