@@ -34,10 +34,6 @@ from moorage.model import Flavor, Instance, MoveKind
 
 R = TypeVar("R")
 
-#: The states in which an instance can be moved, and can be evacuated. Its cell checks again.
-MOVABLE = ("active",)
-EVACUABLE = ("active", "error")
-
 
 class SuperMoveOrders(SuperPart):
     """Takes orders that need a decision of the scheduler; each is answered as soon as it is on record."""
@@ -101,7 +97,8 @@ class SuperMoveOrders(SuperPart):
         """Check an order to move, and return its transaction."""
         instance, targets = SuperView(self._super).read_current(message.instance_uuid), Targets(self._super)
         evacuated = kind == "evacuation"
-        if instance.state not in (EVACUABLE if evacuated else MOVABLE):
+        # Its cell checks again.
+        if instance.state != "active" and not (evacuated and instance.state == "error"):
             raise cannot_move(instance.uuid, instance.state, kind, instance.migration_uuid)
         cell_uuid = _free_in_cell(instance)
         if instance.host is None:

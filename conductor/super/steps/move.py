@@ -96,12 +96,8 @@ class SuperMoves(PlaceExisting):
         )
 
     def _handed_over(self, operation: Operation, payload: HandOverSelections, connection: Connection) -> Outcome:
-        super_migrations.change(
-            connection,
-            operation.uuid,
-            state="moving",
-            destination_host=payload.selections[0].service_host,
-        )
+        destination = payload.selections[0].service_host
+        super_migrations.change(connection, operation.uuid, state="moving", destination_host=destination)
         return Ended()
 
     def _fence(self, operation: Operation, spec: RequestSpec) -> bool:
