@@ -63,22 +63,18 @@ class Housekeeping:
             work()
 
 
-def pruner(
+def prune(
     database: Database,
     requests: StoredRequests,
     revoked_claims: RevokedClaims,
     ended: EndedRecords,
     deleted: CellDeletedInstances | SuperDeletedInstances,
     retention: Retention,
-) -> Callable[[], None]:
-    """Return the task that prunes old answers, revoked claims, ended operations and deleted instances of one schema."""
-
-    def prune() -> None:
-        requests.prune(acknowledged=retention.acknowledged, unacknowledged=retention.unacknowledged)
-        # A revoked claim is kept as long as a tombstone: both refuse late messages that name it.
-        revoked_claims.prune(database, retention.tombstones)
-        ended.prune()
-        # After the operations: an instance is kept as long as one of its operations is.
-        deleted.prune()
-
-    return prune
+) -> None:
+    """Prune old answers, revoked claims, ended operations and deleted instances of one schema."""
+    requests.prune(acknowledged=retention.acknowledged, unacknowledged=retention.unacknowledged)
+    # A revoked claim is kept as long as a tombstone: both refuse late messages that name it.
+    revoked_claims.prune(database, retention.tombstones)
+    ended.prune()
+    # After the operations: an instance is kept as long as one of its operations is.
+    deleted.prune()

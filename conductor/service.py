@@ -17,7 +17,7 @@ from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.operations import Operations
 from conductor.engine.steps import Backoff
 from conductor.engine.worker import Worker
-from conductor.housekeeping import Housekeeping, pruner
+from conductor.housekeeping import Housekeeping, prune
 from conductor.retention import CellDeletedInstances, CellEndedRecords, SuperDeletedInstances, SuperEndedRecords
 from conductor.schema import CELL, CONDUCTOR, cell_operations, conductor_operations
 from conductor.super import parts as super_parts
@@ -119,7 +119,7 @@ class SuperConductor(_Conductor):
         housekeeping = Housekeeping(
             conf,
             acknowledgements,
-            pruner(database, context.stored, context.revoked_claims, ended, deleted, Retention.of(conf)),
+            partial(prune, database, context.stored, context.revoked_claims, ended, deleted, Retention.of(conf)),
             service,
             [
                 ("deleted instances", deleted.sync_with_cells),
@@ -171,8 +171,8 @@ class CellConductor(_Conductor):
         steps = cell_parts.steps(context)
         ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))
         deleted = CellDeletedInstances(database, cell.uuid, _instances_kept(conf))
-        prune = pruner(database, context.stored, context.revoked_claims, ended, deleted, Retention.of(conf))
-        housekeeping = Housekeeping(conf, acknowledgements, prune, service)
+        pruning = partial(prune, database, context.stored, context.revoked_claims, ended, deleted, Retention.of(conf))
+        housekeeping = Housekeeping(conf, acknowledgements, pruning, service)
         loads = CellLoads(conf, database, cell.uuid)
         forwarder = HostForwarder(conf, cell.uuid, context.hosts, loads, bus.client(REPORTS_TOPIC), service)
         topic = f"conductor.{cell.uuid}"

@@ -51,6 +51,7 @@ class Leases:
         self.lease_seconds = seconds
         # Built once: it takes SQLAlchemy longer to build a query than to run it.
         self._mine = [table.c[name] == value for name, value in self._scope.items()]
+        self._in_progress = [*self._mine, table.c.state == "pending"]
         self._allow()
         self._restarted_at = float("-inf")
 
@@ -63,7 +64,7 @@ class Leases:
 
     def _allow(self, *steps: ColumnElement[bool]) -> None:
         table, lease = self._table, self._table.c
-        pending = (*self._mine, *steps, lease.state == "pending", lease.due_at <= now())
+        pending = (*self._in_progress, *steps, lease.due_at <= now())
         free = or_(lease.lease_owner.is_(None), lease.lease_until < now())
         orphaned = and_(lease.lease_owner == self._owner, lease.updated_at < now() - _OWN_GRACE_SECONDS)
         # Skip a locked row: another transaction is changing it, perhaps that of a conductor that hangs.
@@ -107,12 +108,7 @@ class Leases:
         table = self._table
         statement = (
             table.update()
-            .where(
-                *self._mine,
-                table.c.uuid.in_(sorted(uuids)),
-                table.c.state == "pending",
-                table.c.lease_owner == self._owner,
-            )
+            .where(*self._in_progress, table.c.uuid.in_(sorted(uuids)), table.c.lease_owner == self._owner)
             .values(lease_until=now() + self.lease_seconds)
         )
         self._database.write(lambda connection: connection.execute(statement))
@@ -149,8 +145,8 @@ class Leases:
         if time.monotonic() - self._restarted_at < CLOCK_SET_BACK:
             return
         # Check both times: if a step was repeated since, only the time of the beginning is still ahead of the clock.
-        pending, recorded, begun = self._ahead()
-        query = select(self._table.c.uuid).where(*pending, or_(recorded, begun))
+        ahead = or_(is_ahead(self._table.c.updated_at), is_ahead(self._table.c.created_at))
+        query = select(self._table.c.uuid).where(*self._in_progress, ahead)
         uuids = self._database.read(lambda connection: connection.scalars(query).all())
         for part in batches(sorted(uuids)):
             self._restart(part)
@@ -162,26 +158,20 @@ class Leases:
         # UPDATE operations SET due_at = due_at - updated_at + :now, lease_until = …, updated_at = :now WHERE …
         # In this order: MySQL lets a later assignment see the result of an earlier one.
         lease_until = case((table.c.lease_owner.is_(None), null()), else_=now() + self.lease_seconds)
-        pending, recorded, begun = self._ahead()
-        these = table.update().where(*pending, table.c.uuid.in_(uuids))
-        waits = these.where(recorded).ordered_values(
+        these = table.update().where(*self._in_progress, table.c.uuid.in_(uuids))
+        waits = these.where(is_ahead(table.c.updated_at)).ordered_values(
             (table.c.due_at, table.c.due_at - table.c.updated_at + now()),
             (table.c.lease_until, lease_until),
             (table.c.updated_at, now()),
         )
         # The age measures how long the operation waits for a host.
-        ages = these.where(begun).values(created_at=now())
+        ages = these.where(is_ahead(table.c.created_at)).values(created_at=now())
 
         def work(connection: Connection) -> None:
             connection.execute(waits)
             connection.execute(ages)
 
         self._database.write(work)
-
-    def _ahead(self) -> tuple[list[ColumnElement[bool]], ColumnElement[bool], ColumnElement[bool]]:
-        """Return three conditions: pending; recorded, and begun, before the database's clock was set back."""
-        table = self._table.c
-        return [*self._mine, table.state == "pending"], is_ahead(table.updated_at), is_ahead(table.created_at)
 
     def release_former(self) -> None:
         """Release the leases of earlier processes with this name, without waiting for them to expire.
@@ -195,14 +185,14 @@ class Leases:
         self._free_all(self._table.c.lease_owner == self._owner)
 
     def _free_all(self, owned: ColumnElement[bool]) -> None:
-        query = select(self._table.c.uuid).where(*self._mine, self._table.c.state == "pending", owned)
+        query = select(self._table.c.uuid).where(*self._in_progress, owned)
         uuids = self._database.read(lambda connection: connection.scalars(query).all())
         for part in batches(sorted(uuids)):
             self._free(part, owned)
 
     def _free(self, uuids: Sequence[str], owned: ColumnElement[bool]) -> None:
         table = self._table
-        these = table.update().where(*self._mine, table.c.uuid.in_(uuids), table.c.state == "pending", owned)
+        these = table.update().where(*self._in_progress, table.c.uuid.in_(uuids), owned)
         statement = these.values(**FREED)
         self._database.write(lambda connection: connection.execute(statement))
 
@@ -226,8 +216,7 @@ class Leases:
         """Return the conditions that an operation is at the same step, and that its lease was not taken since."""
         table = self._table.c
         return [
-            *self._mine,
-            table.state == "pending",
+            *self._in_progress,
             table.uuid == operation.uuid,
             table.step_number == operation.step_number,
             table.lease_number == operation.lease_number,

@@ -71,7 +71,7 @@ class Operations(Leases):
         self._rows, self._free_rows = NewRows(table, **times, lease_until=lease_seconds), NewRows(table, **times)
         self._change, self._ending = self._change_statement(), self._ending_statement()
         of_kinds = (table.c.subject == bindparam("subject"), table.c.kind.in_(bindparam("kinds", expanding=True)))
-        self._pending = select(table).where(*self._mine, *of_kinds, table.c.state == "pending").with_for_update()
+        self._pending = select(table).where(*self._in_progress, *of_kinds).with_for_update()
         self._outcomes: SharedTransactions[StepDone, Operation | None] = SharedTransactions(
             database.write, self._commit, "steps"
         )
@@ -165,7 +165,7 @@ class Operations(Leases):
         """Return the pending operations by subject, without locking them."""
         table = self._table
         columns = (table.c.uuid, table.c.subject, table.c.kind, table.c.step, table.c.reason, table.c.payload)
-        query = select(*columns).where(*self._mine, table.c.subject.in_(subjects), table.c.state == "pending")
+        query = select(*columns).where(*self._in_progress, table.c.subject.in_(subjects))
         return grouped(
             (row.subject, PendingOperation(row.uuid, row.kind, row.step, row.reason is not None, row.payload))
             for row in connection.execute(query)
@@ -185,10 +185,9 @@ class Operations(Leases):
         return (
             table.update()
             .where(
-                *self._mine,
+                *self._in_progress,
                 table.c.subject.in_(bindparam("subjects", expanding=True)),
                 table.c.kind == bindparam("of_kind"),
-                table.c.state == "pending",
             )
             .values(
                 **FREED,
@@ -210,14 +209,12 @@ class Operations(Leases):
 
     def is_pending(self, connection: Connection, uuid: str) -> bool:
         """Return whether an operation is pending."""
-        table = self._table
-        one = select(table.c.uuid).where(*self._mine, table.c.uuid == uuid, table.c.state == "pending")
+        one = select(self._table.c.uuid).where(*self._in_progress, self._table.c.uuid == uuid)
         return connection.scalars(one).one_or_none() is not None
 
     def exists(self, connection: Connection, uuid: str) -> bool:
         """Return whether an operation exists, ended or not."""
-        table = self._table
-        one = select(table.c.uuid).where(*self._mine, table.c.uuid == uuid)
+        one = select(self._table.c.uuid).where(*self._mine, self._table.c.uuid == uuid)
         return connection.scalars(one).one_or_none() is not None
 
     def _commit(self, connection: Connection, steps: Sequence["StepDone"]) -> list[Operation | Exception | None]:
@@ -294,13 +291,12 @@ class Operations(Leases):
         return (
             table.update()
             .where(
-                *self._mine,
+                *self._in_progress,
                 # The uuids alone too: MariaDB does not use an index for tuples.
                 table.c.uuid.in_(bindparam("uuids", expanding=True)),
                 tuple_(table.c.uuid, table.c.step_number, table.c.lease_number).in_(
                     bindparam("as_known", expanding=True)
                 ),
-                table.c.state == "pending",
             )
             .values(
                 step=bindparam("to_step"),

@@ -10,7 +10,7 @@ from support.conductor.record_builders import CELL_UUID, RECORDS, begin, built
 from conductor.engine.operations import Operations
 from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import BUILD, CLEAN, DELETE, Backoff, Ended, NoPayload, Wait
-from conductor.housekeeping import pruner
+from conductor.housekeeping import prune
 from conductor.retention import CellDeletedInstances, CellEndedRecords, EndedRecords
 from conductor.schema import (
     cell_attempts,
@@ -171,16 +171,15 @@ def test_revoked_claims_of_one_cell_are_forgotten_in_bounded_transactions(databa
             deleted.append(cursor.rowcount)
 
     event.listen(database.engine, "after_cursor_execute", note)
-    prune = pruner(
-        database,
-        StoredRequests(database, cell_requests),
-        claims,
-        CellEndedRecords(database, cell_operations, SCOPE, KEPT),
-        CellDeletedInstances(database, CELL_UUID, KEPT),
-        Retention(KEPT, KEPT, KEPT),
-    )
     try:
-        prune()
+        prune(
+            database,
+            StoredRequests(database, cell_requests),
+            claims,
+            CellEndedRecords(database, cell_operations, SCOPE, KEPT),
+            CellDeletedInstances(database, CELL_UUID, KEPT),
+            Retention(KEPT, KEPT, KEPT),
+        )
     finally:
         event.remove(database.engine, "after_cursor_execute", note)
 
