@@ -44,6 +44,10 @@ class _Conductor(ComposedService):
     """The base of both conductors: their start checks the schema, resumes the operations on record, and takes orders.
 
     A stop finishes the steps in progress, and leaves the rest to other conductors.
+
+    :param name: its unique name among the super conductors, or among the conductors of its cell; the operations of an
+        earlier process of this name are resumed at once.
+    :param backoff: the wait before a step is retried.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, backoff: Backoff | None = None) -> None:
@@ -87,12 +91,7 @@ class _Conductor(ComposedService):
 
 
 class SuperConductor(_Conductor):
-    """The service of topic `conductor` on the main bus.
-
-    :param name: its unique name among the super conductors; the operations of an earlier process of this name are
-        resumed at once.
-    :param backoff: the wait before a step is retried.
-    """
+    """The service of topic `conductor` on the main bus."""
 
     def _open(self, opened: ExitStack) -> None:
         """Open the parts.
@@ -139,10 +138,7 @@ class SuperConductor(_Conductor):
 class CellConductor(_Conductor):
     """The service of topic `conductor.<cell uuid>` on a cell's bus.
 
-    :param name: its unique name among the conductors of the cell; the operations of an earlier process of this name are
-        resumed at once.
     :param cell_name: the name of the cell.
-    :param backoff: the wait before a step is retried.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, cell_name: str, backoff: Backoff | None = None) -> None:
