@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, bindparam, case, null, or_, select, tuple_
@@ -21,14 +20,6 @@ LOG = logging.getLogger(__name__)
 _OWN_GRACE_SECONDS = 1.0
 #: The columns of a lease that is freed.
 FREED: Mapping[str, None] = {"lease_owner": None, "lease_until": None}
-
-
-@dataclass(slots=True)
-class LastSeen:
-    """The place in the list of due operations up to which it was read; the list begins with the longest due."""
-
-    due_at: float = -1.0
-    uuid: str = ""
 
 
 class Leases:
@@ -113,28 +104,20 @@ class Leases:
         )
         self._database.write(lambda connection: connection.execute(statement))
 
-    def due(
-        self, held: Collection[str], limit: int, seen: LastSeen | None = None, *, or_orphaned: bool = True
-    ) -> list[str]:
-        """Return the uuids of some operations that this conductor may take now, the longest due first.
+    def due(self, limit: int, *, or_orphaned: bool = True) -> Iterator[str]:
+        """Yield the uuids of the operations that this conductor may take now, the longest due first.
 
-        :param held: operations to leave out.
         :param limit: the most operations to read at a time.
-        :param seen: the place after which to continue; it is moved on. At the end of the list, nothing is returned.
-        :param or_orphaned: also return operations whose leases this conductor has; those in ``held`` are read too.
+        :param or_orphaned: also yield operations whose leases this conductor has, perhaps those in its queue.
         """
-        seen, query = seen or LastSeen(), self._due_or_orphaned if or_orphaned else self._due
+        query = self._due_or_orphaned if or_orphaned else self._due
+        place: dict[str, Any] = {"seen_at": -1.0, "seen_uuid": "", "most": limit}
         while True:
-            rows = self._database.read(
-                lambda connection: connection.execute(
-                    query, {"seen_at": seen.due_at, "seen_uuid": seen.uuid, "most": limit}
-                ).all()
-            )
-            if rows:
-                seen.due_at, seen.uuid = rows[-1].due_at, rows[-1].uuid
-            found = [row.uuid for row in rows if row.uuid not in held]
-            if found or len(rows) < limit:
-                return found
+            rows = self._database.read(lambda connection: connection.execute(query, place).all())
+            yield from (row.uuid for row in rows)
+            if len(rows) < limit:
+                return
+            place.update(seen_at=rows[-1].due_at, seen_uuid=rows[-1].uuid)
 
     def restart_waits(self) -> None:
         """Restart the waits, leases and ages that were recorded before the database's clock was set back.

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.bulkheads import Bulkheads
-from conductor.engine.leases import LastSeen
 from conductor.engine.operations import Operations
 from conductor.engine.rows import batches
 from conductor.engine.step_runs import StepRun, StepRuns
@@ -150,17 +149,15 @@ class Worker:
         """Take the due operations whose lease is free, including all operations of dead conductors."""
         self._operations.restart_waits()
         # Operations that other conductors are taking or changing at this moment are left to the next sweep.
-        seen, or_orphaned = LastSeen(), self._includes_orphaned()
-        while uuids := self._operations.due(self._in_hand, _SWEEP_LIMIT, seen, or_orphaned=or_orphaned):
-            for uuid in uuids:
-                with self._changed:
-                    if self._ended:
-                        return
-                    if uuid in self._in_hand:
-                        continue
-                if (operation := self._operations.take(uuid)) is not None:
-                    LOG.info("Continuing the %s of %s at step %s", operation.kind, operation.subject, operation.step)
-                    self.enqueue(operation)
+        for uuid in self._operations.due(_SWEEP_LIMIT, or_orphaned=self._includes_orphaned()):
+            with self._changed:
+                if self._ended:
+                    return
+                if uuid in self._in_hand:
+                    continue
+            if (operation := self._operations.take(uuid)) is not None:
+                LOG.info("Continuing the %s of %s at step %s", operation.kind, operation.subject, operation.step)
+                self.enqueue(operation)
 
     def _includes_orphaned(self) -> bool:
         """Return whether a sweep looks for operations whose leases this conductor has and that it does not hold.

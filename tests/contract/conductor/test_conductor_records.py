@@ -67,7 +67,7 @@ def test_an_operation_advances_from_step_to_step_until_it_ends(database: Databas
     assert second is not None
     assert (second.step, second.step_number, second.read(SelectStep)) == ("two", 2, payload)
     assert operations.advance(second, lambda _connection: Ended()) is None
-    assert operations.due((), 10) == []
+    assert list(operations.due(10)) == []
     with pytest.raises(Superseded):
         operations.advance(second, lambda _connection: Ended())
 
@@ -102,9 +102,9 @@ def test_the_writes_of_a_superseded_step_are_rolled_back(database: Database) -> 
 def test_an_operation_is_taken_over_only_after_its_lease_has_expired(database: Database) -> None:
     mine, others = of(database, "me"), of(database, "other")
     operation = begin(database, mine)
-    assert others.due((), 10) == []
+    assert list(others.due(10)) == []
     assert others.take(operation.uuid) is None
-    assert mine.due((), 10) == [], "the worker is about to get the operation"
+    assert list(mine.due(10)) == [], "the worker is about to get the operation"
 
     expire_lease(database, operation)
     taken = others.take(operation.uuid)
@@ -198,12 +198,12 @@ def test_a_wait_ends_after_its_time(database: Database) -> None:
     operations = of(database, "me")
     operation = begin(database, operations)
     assert operations.advance(operation, lambda _connection: Wait("two", NoPayload(), seconds=0.3)) is None
-    assert operations.due((), 10) == []
+    assert list(operations.due(10)) == []
     assert operations.take(operation.uuid) is None
 
     threading.Event().wait(0.4)
 
-    assert operations.due((), 10) == [operation.uuid]
+    assert list(operations.due(10)) == [operation.uuid]
     taken = of(database, "other").take(operation.uuid)
     assert taken is not None
     assert taken.step == "two"
@@ -215,7 +215,7 @@ def test_a_conductor_that_stops_releases_its_operations(database: Database) -> N
 
     mine.release_all()
 
-    assert others.due((), 10) == [operation.uuid]
+    assert list(others.due(10)) == [operation.uuid]
 
 
 def test_a_restarted_conductor_continues_its_own_operations_and_no_others(
@@ -223,11 +223,11 @@ def test_a_restarted_conductor_continues_its_own_operations_and_no_others(
 ) -> None:
     left, others = begin(database, of(database, "me")), begin(database, of(database, "me-too"))
     again = of(database, "me")
-    assert again.due((), 10) == []
+    assert list(again.due(10)) == []
 
     again.release_former()
 
-    assert again.due((), 10) == [left.uuid]
+    assert list(again.due(10)) == [left.uuid]
     assert again.take(others.uuid) is None
 
 
@@ -237,16 +237,15 @@ def test_an_operation_whose_commit_was_not_confirmed_is_found_by_its_own_conduct
     table = conductor_operations
     database.write(lambda connection: connection.execute(table.update().values(updated_at=1.0)))
 
-    assert mine.due({operation.uuid}, 10) == []
-    assert mine.due((), 10) == [operation.uuid]
-    assert of(database, "other").due((), 10) == []
+    assert list(mine.due(10)) == [operation.uuid]
+    assert list(of(database, "other").due(10)) == []
 
 
 def test_a_waiting_operation_has_no_owner_until_a_message_redirects_it(database: Database) -> None:
     mine, others = of(database, "me"), of(database, "other")
     operation = begin(database, mine)
     assert mine.advance(operation, lambda _connection: Wait("wait", NoPayload())) is None
-    assert mine.due((), 10) == []
+    assert list(mine.due(10)) == []
 
     def redirect(connection: Connection) -> Operation | None:
         waiting = others.lock_one_pending(connection, "s", BUILD)
@@ -281,10 +280,10 @@ def test_cells_of_one_database_do_not_see_each_others_operations(database: Datab
 
     one.release_all()
 
-    assert two.due((), 10) == []
+    assert list(two.due(10)) == []
     assert two.take(operation.uuid) is None
     assert database.read(lambda connection: two.lock_one_pending(connection, "s", BUILD)) is None
-    assert one.due((), 10) == [operation.uuid]
+    assert list(one.due(10)) == [operation.uuid]
 
 
 # --- Instances --------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def test_a_wait_that_was_recorded_before_the_clock_was_set_back_begins_again(dat
     operations.restart_waits()
 
     assert 25.0 < seconds_until(database, "due_at") <= 30.0
-    assert operations.due((), 10) == []
+    assert list(operations.due(10)) == []
 
 
 def test_the_lease_of_a_dead_conductor_expires_although_the_clock_was_set_back(database: Database) -> None:

@@ -260,7 +260,7 @@ def test_a_worker_that_stops_finishes_the_steps_under_way_and_begins_no_other(st
     # The answers are recorded, and the next steps are left to another conductor.
     assert stage.answers.keys() == subjects()
     assert stage.ended == subjects(5, 6)
-    assert sorted(stage.operations.due((), MANY)) == sorted(stage.uuids[subject] for subject in ("s5", "s6"))
+    assert sorted(stage.operations.due(MANY)) == sorted(stage.uuids[subject] for subject in ("s5", "s6"))
 
 
 def test_steps_beyond_the_share_of_a_destination_wait_and_continue_afterwards(database: Database) -> None:
@@ -332,7 +332,7 @@ def test_one_sweep_takes_all_operations_that_another_conductor_has_left(stage: S
     stage.worker.sweep()
 
     others = Operations(stage.database, conductor_operations, "other", {}, QUICK)
-    assert others.due((), len(new)) == []
+    assert list(others.due(len(new))) == []
 
 
 def test_while_failpoints_are_observed_each_step_is_carried_out_alone(stage: Stage) -> None:

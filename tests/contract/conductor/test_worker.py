@@ -35,7 +35,7 @@ def test_a_step_that_takes_longer_than_the_lease_is_not_taken_over(database: Dat
         worker.enqueue(begin(database, mine))
         assert begun.wait(10)
         threading.Event().wait(2.5)
-        assert others.due((), 10) == []
+        assert list(others.due(10)) == []
         go_on.set()
     assert database.read(lambda connection: mine.lock_one_pending(connection, "s", BUILD)) is None
 
@@ -62,7 +62,7 @@ def test_the_worker_takes_over_an_operation_and_repeats_a_step_that_raises(datab
         assert ended.wait(10)
 
     assert tries == [True, True, True], "a step that was found in the records may have been carried out before"
-    assert operations.due((), 10) == []
+    assert list(operations.due(10)) == []
 
 
 def test_a_step_whose_outcome_cannot_be_recorded_is_retried_with_the_reason_on_record(database: Database) -> None:
