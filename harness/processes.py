@@ -54,6 +54,8 @@ class ProcessCloud:
 
     def __init__(self, transport_url: str, database_connection: str, settings: Settings | None = None) -> None:
         self._closing = contextlib.ExitStack()
+        #: The interpreter of the processes that are started from now on: another environment may have another release.
+        self.python = sys.executable
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._sections = merged(short_run(transport_url, database_connection), settings or {})
 
@@ -152,7 +154,7 @@ class ProcessCloud:
 
     def _command(self, *words: str, config_file: Path | None = None) -> list[str]:
         file = str(config_file or self.config_file)
-        return [sys.executable, "-m", "moorage.cli.shell", "--config-file", file, *words]
+        return [self.python, "-m", "moorage.cli.shell", "--config-file", file, *words]
 
     def _write_config(self, name: str, settings: Settings) -> Path:
         return write_settings(self.folder / f"{name}.conf", merged(self._sections, settings))

@@ -10,7 +10,7 @@ from typing import Literal
 from harness.arguments import Servers
 from harness.bench.cloud import is_embedded
 from harness.cloud import RunningCloud
-from harness.drills import age, contests, faults
+from harness.drills import age, contests, faults, upgrade
 from harness.drills.cloud import DrillCloud, embedded, unlogged
 from harness.drills.faults import Fault
 from harness.drills.measures import Measures
@@ -121,5 +121,8 @@ DRILLS = {
         "servers",
     ),
     "age": Drill("a small cloud's month in minutes: memory, descriptors, tables and times stay flat", age.run),
+    "upgrade": Drill(
+        "services of another release (--former) replaced by this one, one after the other, and back", upgrade.run
+    ),
     "soak": Drill("work without faults: memory, descriptors, threads and times stay flat", _soak),
 }

@@ -36,6 +36,7 @@ class DrillRun(OnServers, ShowOne):
         argument("--seed", type=int, help="Random seed (default: the time)"),
         argument("--seconds", type=positive, default=30.0, help="Duration of the drill (default: %(default)s)"),
         argument("--clients", type=count(), default=8, help="Number of clients (default: %(default)s); race has 16"),
+        argument("--former", metavar="PYTHON", help="For upgrade: interpreter of an environment with another release"),
     )
     _findings: Sequence[str] = ()
 
@@ -47,7 +48,7 @@ class DrillRun(OnServers, ShowOne):
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Run the drill, and return its figures.
 
-        :raises ConfigurationError: the drill needs servers, and is given none.
+        :raises ConfigurationError: the drill needs servers or another release, and is given none.
         """
         drill, began = DRILLS[arguments.drill], time.monotonic()
         seed = int(time.time()) if arguments.seed is None else arguments.seed
@@ -59,7 +60,7 @@ class DrillRun(OnServers, ShowOne):
         say(f"drill {arguments.drill}, seed {seed}")
         with self.servers(arguments) as servers:
             drill.check(arguments.drill, servers)
-            report = drill.run(servers, Arguments(seed, arguments.seconds, arguments.clients), say)
+            report = drill.run(servers, Arguments(seed, arguments.seconds, arguments.clients, arguments.former), say)
         self._findings = report.findings
         for finding in report.findings:
             say(f"FOUND: {finding}")

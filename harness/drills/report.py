@@ -9,11 +9,15 @@ Say = Callable[[str], None]
 
 
 class Arguments(NamedTuple):
-    """The seed of all random choices, the seconds of work, and the number of clients."""
+    """The seed of all random choices, the seconds of work, and the number of clients.
+
+    ``former`` is the Python interpreter of an environment with another release.
+    """
 
     seed: int
     seconds: float
     clients: int
+    former: str | None = None
 
 
 class Report(NamedTuple):

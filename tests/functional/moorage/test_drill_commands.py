@@ -1,12 +1,15 @@
 """Test the commands of drills that need no servers, and their findings when a promise is broken."""
 
 import json
+import sys
 
 import pytest
 from support.cli.commands import Run
 
 from harness.bench.cloud import BenchCloud
 from harness.drills.orders import Server
+
+URLS = ["--transport-url", "rabbit://nowhere/", "--database-url", "mysql+pymysql://nowhere/"]
 
 
 @pytest.fixture
@@ -19,24 +22,23 @@ def test_the_list_shows_the_needs_of_each_drill(drill: Run) -> None:
     needs = {row["drill"]: row["needs"] for row in rows}
     assert needs == {
         **dict.fromkeys(("race", "fallback", "conflict"), "nothing"),
-        **dict.fromkeys(("reshape", "crash", "late", "silence", "partition", "age", "soak"), "processes"),
+        **dict.fromkeys(("reshape", "crash", "late", "silence", "partition", "age", "upgrade", "soak"), "processes"),
         "failover": "servers",
     }
 
 
 @pytest.mark.parametrize(
-    ("name", "urls", "reason"),
+    ("name", "given", "reason"),
     [
         ("crash", [], "crash harms services, which must be processes: give --servers, or the URLs of both"),
-        (
-            "failover",
-            ["--transport-url", "rabbit://nowhere/", "--database-url", "mysql+pymysql://nowhere/"],
-            "failover kills servers, and so needs its own: give --servers",
-        ),
+        ("failover", URLS, "failover kills servers, and so needs its own: give --servers"),
+        ("upgrade", URLS, "upgrade needs another release: give --former"),
+        ("upgrade", [*URLS, "--former", "/nowhere/python"], "--former /nowhere/python has no release of Moorage: "),
+        ("upgrade", [*URLS, "--former", sys.executable], "has this release, and not another one"),
     ],
 )
-def test_a_drill_is_refused_without_what_it_needs(drill: Run, name: str, urls: list[str], reason: str) -> None:
-    done = drill("run", name, *urls)
+def test_a_drill_is_refused_without_what_it_needs(drill: Run, name: str, given: list[str], reason: str) -> None:
+    done = drill("run", name, *given)
     assert (done.returncode, done.stdout) == (1, "")
     assert reason in done.stderr
 
