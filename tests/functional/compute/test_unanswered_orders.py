@@ -180,7 +180,7 @@ def test_a_guest_can_be_destroyed_in_the_middle_of_an_order(bench: Bench) -> Non
     assert bench.rebuild(rebuild) == "RequestInProgress"
     assert bench.driver.begun.wait(LONG)
 
-    bench.agent.destroy(destroy_of(bench.build))
+    wait_until(lambda: answer(lambda: bench.agent.destroy(destroy_of(bench.build))) == "done")
     bench.driver.go_on.set()
 
     wait_until(lambda: bench.rebuild(rebuild) == "InvalidState")

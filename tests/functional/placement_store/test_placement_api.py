@@ -332,8 +332,9 @@ def test_the_second_signal_ends_a_server_despite_a_request_in_progress(server: A
 
 
 def test_the_workers_of_a_killed_server_answer_the_request_in_progress_and_end(server: Api, tmp_path: Path) -> None:
-    workers = psutil.Process(_process(tmp_path / "log")).children()
-    assert len(workers) >= 2
+    arbiter = psutil.Process(_process(tmp_path / "log"))
+    wait_until(lambda: len(arbiter.children()) >= 2, "two workers to start", 20.0)
+    workers = arbiter.children()
     try:
         with half_a_request(server) as (connection, rest):
             _signal(tmp_path / "log", signal.SIGKILL)
