@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from moorage.model import RequestSpec, Resources
+from moorage.model import UNSUFFIXED, RequestSpec, Resources
 from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
 
@@ -49,7 +49,7 @@ class ResourcesFilter(ConditionsFilter):
 
 
 def _suffixed(request: RequestSpec) -> list[Resources]:
-    return [group.resources for group in request.suffixed.values()]
+    return [group.resources for suffix, group in request.groups.items() if suffix != UNSUFFIXED]
 
 
 def _apart(hosts: Host | HostView, request: RequestSpec) -> Iterator[Answer]:

@@ -4,14 +4,20 @@ import numpy as np
 
 from moorage.model import RequestSpec
 from moorage.plugin import Amount, Host, HostView
-from weighers.server_group_soft_affinity import ServerGroupSoftAffinityWeigher
+from weighers.formula import FormulaWeigher
 
 
-class ServerGroupSoftAntiAffinityWeigher(ServerGroupSoftAffinityWeigher):
+class ServerGroupSoftAntiAffinityWeigher(FormulaWeigher):
     """Weighs a host by the number of other members of a soft-anti-affinity group on it: the fewer the better."""
 
-    policy = "soft-anti-affinity"
+    #: One member is worth more than all of `ram`, `cpu` and `disk`: their scores are scaled to the range of the hosts
+    #: that are left, so a single server makes a difference of up to 3. Failed builds still count more.
+    default_multiplier = 1000.0
 
-    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:
+    def concerns(self, request: RequestSpec) -> bool:
+        """Return whether the request names a soft-anti-affinity group."""
+        return request.server_group is not None and request.server_group.policy == "soft-anti-affinity"
+
+    def score(self, hosts: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
         """Return the number of other members, negated."""
-        return np.subtract(0.0, super().score(hosts, request))
+        return np.subtract(0.0, hosts.group_members_here)
