@@ -179,6 +179,9 @@ def _wrong(path: str, reason: str) -> errors.InvalidRequest:
     return errors.InvalidRequest(path=path, reason=reason)
 
 
+# --- Evaluating -------------------------------------------------------------------------------------------------------
+
+
 def _kind(value: Any) -> type | None:
     for kind, types in ((bool, bool), (float, int | float), (str, str)):
         if isinstance(value, types):

@@ -141,6 +141,7 @@ def _reverted(
         unaccepted=instance.accepted_by is None and not message.guest_gone,
         inherited=True,
     )
+    # If a host has accepted the claim and the guest is not gone, a residue may be left: see `require_releasable`.
     residue = None if message.guest_gone else residues.residue_of(connection, instance, kept)
     return _MoveEnd(
         changes=[change, _buried(migration), *([] if residue is None else [residue])],

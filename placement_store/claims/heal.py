@@ -73,15 +73,18 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
             changes.append(ConsumerChange(uuid=uuid, before=other, after={}, columns=UNCLAIMED, for_good=for_good))
     complete = partial(_complete, connection, message.holds)
     allocations.write(connection, changes, names, roots=dict(keys.values()), before_feed=complete)
-    after = sum((Counter(change.after) for change in changes), Counter())
-    released = sum((Counter(change.held) for change in changes), Counter()) - after
+    held: Counter[Pair] = Counter()
+    after: Counter[Pair] = Counter()
+    for change in changes:
+        held.update(change.held)
+        after.update(change.after)
     return Healed(
         generations={
             change.uuid: 1 if change.before is None else change.before.generation + 1
             for change in changes
             if not change.for_good
         },
-        released=move_split.as_allocations(connection, released, names),
+        released=move_split.as_allocations(connection, held - after, names),
     )
 
 

@@ -78,7 +78,10 @@ class RegistryEndpoint:
         return lambda message: self._database.read(lambda connection: work(connection, message))
 
     def _writing(self, work: Callable[[Connection, Any], Any]) -> Handler:
-        """Return a handler that makes a change in the transaction that stores the answer; by default this is `Done`."""
+        """Return a handler that makes a change in the transaction that stores the answer; by default this is `Done`.
+
+        It raises ``ClaimContention`` if the change meets other changes at each try.
+        """
 
         def handler(message: Any) -> Any:
             self._check_numbers(getattr(message, "metadata", {}))

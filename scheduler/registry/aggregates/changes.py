@@ -197,6 +197,9 @@ def _providers(nodes: Collection[Node], of_hosts: Collection[AggregateHost]) -> 
     return {node.provider_id for node in nodes if node.provider_id is not None and node.host in of_hosts}
 
 
+# --- Checks and values ------------------------------------------------------------------------------------------------
+
+
 def _check_zone(metadata: Mapping[str, str]) -> None:
     zone = metadata.get(ZONE_KEY)
     if zone is not None and not 1 <= len(zone) <= _MAX_ZONE:
