@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from logging.handlers import BufferingHandler
+from logging.handlers import MemoryHandler
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,8 +95,9 @@ def set_library_defaults() -> None:
 
 
 _OF_OPTIONS = logging.getLogger("oslo_config")
-#: Keeps the records of oslo.config, which logs deprecated options while it reads the options of the log.
-_HELD = BufferingHandler(sys.maxsize)
+#: Keeps the records of oslo.config, which logs deprecated options while it reads the options of the log. A
+#: `MemoryHandler` without a target keeps them also when `log_config_append` closes all handlers.
+_HELD = MemoryHandler(sys.maxsize)
 
 
 @contextmanager
@@ -117,8 +118,7 @@ def _let_go() -> None:
     """Hold back nothing more, and give the records that were held back to the present handlers."""
     _OF_OPTIONS.removeHandler(_HELD)
     _OF_OPTIONS.propagate = True
-    records = list(_HELD.buffer)
-    _HELD.flush()
+    records, _HELD.buffer = _HELD.buffer, []
     for record in records:
         logger = logging.getLogger(record.name)
         if logger.isEnabledFor(record.levelno):

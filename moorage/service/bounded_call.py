@@ -39,7 +39,7 @@ class _Call(Future[T]):
     def _run(self, work: Callable[[], T], now: Callable[[], float]) -> None:
         try:
             end = partial(self.set_result, work())
-        except Exception as fault:  # noqa: BLE001 - it is raised in the threads that want the result
+        except BaseException as fault:  # noqa: BLE001 - it is raised in the threads that want the result
             end = partial(self.set_exception, fault)
         self.ended_at = now()
         end()

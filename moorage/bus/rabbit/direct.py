@@ -31,7 +31,10 @@ class _TooNew(UnservedMethod):
 
 
 class DirectBus:
-    """The connections of a command to one broker, by the arguments of :class:`.BrokerHosts`; thread-safe."""
+    """The connections of a command to one broker, by the arguments of :class:`.BrokerHosts`; thread-safe.
+
+    ``conf`` also has the exchange for calls.
+    """
 
     def __init__(self, url: str, conf: cfg.ConfigOpts) -> None:
         prepare()

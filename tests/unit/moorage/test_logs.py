@@ -197,6 +197,19 @@ def test_a_deprecated_option_is_reported_once_in_the_log_that_the_configuration_
     assert " WARNING oslo_config.cfg [" in line
 
 
+def test_a_deprecated_option_is_reported_on_the_log_of_a_logging_configuration(deprecated: Path) -> None:
+    log, file = deprecated.parent / "configured.log", deprecated.parent / "logging.conf"
+    file.write_text(
+        "[loggers]\nkeys = root\n[handlers]\nkeys = file\n[formatters]\nkeys =\n"
+        "[logger_root]\nlevel = INFO\nhandlers = file\n"
+        f"[handler_file]\nclass = FileHandler\nargs = ('{log}',)\n"
+    )
+    deprecated.write_text(f"{deprecated.read_text()}log_config_append = {file}\n")
+    with logs.held_back():
+        logs.setup(options.new(files=[deprecated]), "scheduler")
+    assert DEPRECATED in log.read_text()
+
+
 def test_a_deprecated_option_is_reported_although_the_log_cannot_be_set_up(
     deprecated: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
