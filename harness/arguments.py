@@ -96,7 +96,10 @@ def private_mariadb(kind: str) -> "MariaDBServer | GaleraCluster":
 
     :raises ConfigurationError: the extra that it needs is not installed.
     """
-    server: MariaDBServer | GaleraCluster = _private(kind, "servers.MariaDBServer", "galera.GaleraCluster")
+    if kind == CLUSTER:
+        cluster: GaleraCluster = _programs("harness.galera").GaleraCluster()
+        return cluster
+    server: MariaDBServer = _programs("harness.servers").MariaDBServer()
     return server
 
 
@@ -105,15 +108,15 @@ def private_rabbitmq(kind: str) -> "RabbitMQServer | RabbitMQCluster":
 
     :raises ConfigurationError: the extra that it needs is not installed.
     """
-    server: RabbitMQServer | RabbitMQCluster = _private(
-        kind, "servers.RabbitMQServer", "rabbitmq_cluster.RabbitMQCluster"
-    )
+    if kind == CLUSTER:
+        cluster: RabbitMQCluster = _programs("harness.rabbitmq_cluster").RabbitMQCluster()
+        return cluster
+    server: RabbitMQServer = _programs("harness.servers").RabbitMQServer()
     return server
 
 
-def _private(kind: str, single: str, cluster: str) -> Any:
-    module, name = (cluster if kind == CLUSTER else single).split(".")
-    return getattr(extra(f"harness.{module}", "--servers", "servers"), name)()
+def _programs(module: str) -> ModuleType:
+    return extra(module, "--servers", "servers")
 
 
 def require_broker(transport_url: str) -> None:

@@ -70,7 +70,7 @@ def shapes() -> Iterator[Shape]:
 def measure(repeat: int, candidates: int) -> Iterator[CandidatesResult]:
     """Measure each shape ``repeat`` times: the search for its first candidate, and for its first ``candidates``.
 
-    Times are processor times, so that other work on the machine does not count.
+    Times are processor times, so that other work on the machine does not count; no garbage is collected meanwhile.
     """
     for shape in shapes():
         first = [seconds_of(partial(_take, shape, 1)) for _ in range(repeat)]
