@@ -121,8 +121,12 @@ class _StoredProvider:
     parent_uuid: str | None
 
     def stands_as(self, row: LockedRow) -> bool:
-        """Return whether the row still has the name, the root and the parent that the report was compared with."""
-        return (self.name, self.root_id, self.parent_id) == (row.name, row.root_id, row.parent_id)
+        """Return whether the row is still the one that the report was compared with.
+
+        A new generation means other content, perhaps that of the report: then nothing is to be written.
+        """
+        compared = (self.name, self.generation, self.root_id, self.parent_id)
+        return compared == (row.name, row.generation, row.root_id, row.parent_id)
 
 
 def _known(connection: Connection, uuids: Collection[str]) -> dict[str, _StoredProvider]:

@@ -134,6 +134,29 @@ def test_a_report_returns_only_generations_at_which_the_provider_was_as_reported
     assert set(left_alone) == {True, False}
 
 
+@pytest.mark.backends("mariadb")
+def test_equal_reports_of_two_writers_at_once_write_a_provider_once(store: Store, other_process: Store) -> None:
+    uuid = ids.derived("node")
+
+    def report(to: Store, total: int) -> int:
+        reported = ProviderReport(uuid=uuid, name="node", inventories={"VCPU": Inventory(total=total)})
+        message = ReportProviders(request_id=ids.fresh(), providers=(reported,))
+        return to.dispatcher.call(message).generations[uuid]
+
+    report(store, 8)
+    with executed(store.database) as statements:
+        report(store, 9)
+    unlocked = next(number for number, statement in enumerate(statements) if "FOR UPDATE" in statement)
+    assert unlocked > 3
+
+    for statement in range(1, unlocked + 1):
+        before, total = store.generation(uuid), 9 + statement
+        with CallBetween(store.database, statement, partial(report, other_process, total)):
+            generation = report(store, total)
+        # A report that finds the other one's inventories after the older generation returns that: it is none too new.
+        assert generation <= store.generation(uuid) == before + 1
+
+
 def test_one_of_several_concurrent_writers_with_the_same_generation_succeeds(store: Store, host: str) -> None:
     for number in range(1, ROUNDS):
         outcome = at_once(*[lambda n=number: store.set_inventories(host, n, VCPU=8, MEMORY_MB=8192)] * 4)
