@@ -79,8 +79,9 @@ def _closest_section(name: str, known: Collection[str]) -> str | None:
 
 
 def _closest(name: str, known: Collection[str], alike: float = _ALIKE) -> str | None:
-    found = difflib.get_close_matches(name.lower().replace("-", "_"), sorted(known), n=1, cutoff=alike)
-    return found[0] if found else None
+    in_lower_case = {other.lower(): other for other in sorted(known)}  # [DEFAULT] has capitals
+    found = difflib.get_close_matches(name.lower().replace("-", "_"), in_lower_case, n=1, cutoff=alike)
+    return in_lower_case[found[0]] if found else None
 
 
 def written(files: Sequence[Path]) -> Iterator[tuple[Path, str, Collection[str]]]:

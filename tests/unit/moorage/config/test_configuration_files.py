@@ -176,6 +176,8 @@ def test_an_option_with_hyphens_is_an_error_because_the_library_reads_it_with_un
         ("filter", "filters"),
         ("fak_driver", "fake_driver"),
         ("placement-api", "placement_api"),
+        ("default", "DEFAULT"),
+        ("defaults", "DEFAULT"),
     ],
 )
 def test_a_misspelt_section_is_an_error_that_names_what_was_meant(tmp_path: Path, section: str, meant: str) -> None:
