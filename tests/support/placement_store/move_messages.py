@@ -134,6 +134,10 @@ class MovingWrites(Writes):
             uuid = self._random.choice(MOVERS)
         instance = self._model.holders.get(uuid)
         claim_id = (instance and instance.claim_id) or ids.derived("no claim")
+        # If another message has claimed for the instance since, the store has no record of the source for this claim.
+        # The model always has one.
+        if claim_id != self._model.destinations.get(migration):
+            claim_id = ids.derived("no claim")
         nothing = AllocationRequest(allocations=self._parts(self._amounts(at_least=1)))
         held, claimed = self._model.recorded.get(migration, (nothing, nothing))
         return uuid, claim_id, held, claimed
@@ -207,7 +211,8 @@ class MovingWrites(Writes):
         if moves and self._once_in(2):
             migration, source = moves[0]
             instance, request = self._model.holders.get(uuid), self._model.recorded.get(migration)
-            if instance and instance.claim_id and source.claim_id and request:
+            is_recorded = instance and instance.claim_id == self._model.destinations.get(migration)
+            if instance and instance.claim_id and source.claim_id and request and is_recorded:
                 claimed_with = dict(
                     zip((source.claim_id, instance.claim_id), map(_relying_on_nothing, request), strict=True)
                 )

@@ -70,6 +70,8 @@ class Model:
     recorded: dict[str, tuple[AllocationRequest, AllocationRequest]] = field(default_factory=dict)
     #: The store's record by migration: where the amounts of its source were when the destination was claimed.
     located: dict[str, Held] = field(default_factory=dict)
+    #: The claim on the destination for which that record was made, by migration.
+    destinations: dict[str, str | None] = field(default_factory=dict)
 
     def copy(self) -> "Model":
         """Return an independent copy of the model."""
@@ -84,6 +86,7 @@ class Model:
             groups=dict(self.groups),
             recorded=dict(self.recorded),
             located=dict(self.located),
+            destinations=dict(self.destinations),
         )
 
     # --- Trees ------------------------------------------------------------------------------------------------------

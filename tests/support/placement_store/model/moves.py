@@ -75,6 +75,7 @@ def begin(message: BeginMove, model: Model, found: Any) -> Claimed:
     consumers.bind(model, [new])
     model.recorded[move.migration_uuid] = (move.held, AllocationRequest(allocations=request))
     model.located[move.migration_uuid] = dict(old)
+    model.destinations[move.migration_uuid] = model.holders[uuid].claim_id
     return consumers.answer_to(model, uuid)
 
 
@@ -155,6 +156,7 @@ def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
     write(model, changes, named | relied_on.keys(), relied_on, faults=faults)
     model.recorded[message.migration_uuid] = (message.held, message.claimed)
     model.located[message.migration_uuid] = dict(old)
+    model.destinations[message.migration_uuid] = model.holders[uuid].claim_id
     swapped = consumers.answer_to(model, uuid, next(iter(residue), None))
     return structs.replace(swapped, extras=consumers.as_message(lost))
 
