@@ -135,6 +135,7 @@ def list_hosts_declared_down(connection: Connection, message: ListHostsDeclaredD
     Callers do not wait for reports of these hosts. A deleted host that reports itself again counts as a new one. With
     ``or_disabled``, disabled nodes count like nodes that are forced down.
     """
+    # SELECT DISTINCT service_host FROM hosts WHERE cell_uuid = :cell AND service_host IN (...) AND NOT forced_down
     query = select(hosts.c.service_host).where(
         hosts.c.cell_uuid == message.cell_uuid,
         hosts.c.service_host.in_(message.service_hosts),
@@ -161,6 +162,7 @@ def takes_heartbeats(connection: Connection, uuid: str, at: float) -> bool:
     """
     if not at:
         return True
+    # UPDATE cells SET alive_at = :at WHERE uuid = ... AND (alive_at <= :at OR alive_at > :at + 60)
     newest = or_(cells.c.alive_at <= at, cells.c.alive_at > at + CLOCK_SET_BACK)
     return connection.execute(cells.update().where(cells.c.uuid == uuid, newest).values(alive_at=at)).rowcount > 0
 

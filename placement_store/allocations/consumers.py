@@ -159,6 +159,8 @@ def bump_generations(connection: Connection, holdings: Sequence[Holding]) -> Non
 
     :raises StaleRead: one of them has changed since it was read.
     """
+    # UPDATE consumers SET generation = generation + 1, updated_at = :now
+    #  WHERE id IN (...) AND (id, generation) IN ((..., ...), ...)
     table = consumers.c
     for chunk in bulk.chunks(sorted((holding.id, holding.generation) for holding in holdings)):
         # The condition on the id alone uses the index: with only the pair of columns, the database scans the table.
@@ -170,6 +172,7 @@ def bump_generations(connection: Connection, holdings: Sequence[Holding]) -> Non
 
 def bump_generations_by_id(connection: Connection, ids: Collection[int]) -> None:
     """Bump generations without comparing them, in the order of the consumers' ids; earlier reads become stale."""
+    # UPDATE consumers SET generation = generation + 1, updated_at = :now WHERE id IN (...)
     bumped = consumers.update().values(generation=consumers.c.generation + 1, updated_at=now())
     bulk.change_in(connection, bumped, consumers.c.id, sorted(ids))
 

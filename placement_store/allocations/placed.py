@@ -17,6 +17,9 @@ from placement_store.server_groups.rows import MEMBER
 
 INSTANCE = "INSTANCE"
 
+# SELECT root_provider_id, COUNT(*) FROM consumers
+#  WHERE root_provider_id IN (...) AND consumer_type = 'INSTANCE' AND migration_of IS NULL AND claim_id IS NOT NULL
+#  GROUP BY root_provider_id
 # The consumer type does not identify a migration: every put of allocations may change it.
 _COUNTS = bulk.Lookup(
     select(consumers.c.root_provider_id, func.count())

@@ -30,6 +30,9 @@ from placement_store.server_groups import rows as groups
 
 LOG = logging.getLogger(__name__)
 
+# UPDATE consumers SET accepted_by = :attempt, accepted_host = :host, accepted_at = COALESCE(accepted_at, :now)
+#  WHERE uuid = :consumer AND claim_id = :claim
+#    AND (accepted_by IS NULL OR (accepted_by = :attempt AND accepted_host = :host))
 # Built once: it takes SQLAlchemy longer to build a statement than to run it.
 _accepted = consumer_table.c
 _ACCEPT = (

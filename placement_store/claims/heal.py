@@ -314,6 +314,7 @@ def _complete(connection: Connection, holds: Sequence[RecordedHold]) -> None:
     uuids = sorted(hold.consumer_uuid for hold in holds)
     table = consumer_table.c
     # So that a later repetition of the acceptance changes nothing.
+    # UPDATE consumers SET accepted_at = :now WHERE uuid IN (...) AND accepted_by IS NOT NULL AND accepted_at IS NULL
     lost = consumer_table.update().where(table.accepted_by.is_not(None), table.accepted_at.is_(None))
     bulk.change_in(connection, lost.values(accepted_at=now()), table.uuid, uuids)
     # Also of migrations that are not healed themselves, since the record names amounts of the instance too.

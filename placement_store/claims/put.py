@@ -175,6 +175,8 @@ def _read(connection: Connection, puts: Mapping[str, Put]) -> tuple[dict[str, Pr
     return keys, consumers.holdings(connection, present) if present else {}
 
 
+# SELECT uuid, id, root_provider_id FROM resource_providers WHERE uuid IN (...)
+#  UNION ALL SELECT uuid, id, NULL FROM consumers WHERE uuid IN (...)
 _FOUND = union_all(
     select(resource_providers.c.uuid, resource_providers.c.id, resource_providers.c.root_provider_id).where(
         resource_providers.c.uuid.in_(bindparam("providers", expanding=True))

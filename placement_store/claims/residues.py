@@ -129,6 +129,7 @@ def require_unreported(connection: Connection, attempt_id: str) -> None:
 
     :raises StaleRead: the guest is gone; a new transaction leaves no residue.
     """
+    # SELECT ... FROM tombstones WHERE consumer_uuid = :attempt LOCK IN SHARE MODE
     query = select(tombstone_table.c.consumer_uuid).where(tombstone_table.c.consumer_uuid == attempt_id)
     if connection.execute(query.with_for_update(read=True)).first() is not None:
         raise StaleRead
@@ -149,6 +150,7 @@ def require_none_of(connection: Connection, attempt_id: str) -> None:
 
 
 def _of_attempt(attempt_id: str) -> Select[Any]:
+    # SELECT uuid FROM consumers WHERE accepted_by = :attempt AND claim_id IS NULL AND uuid <> :attempt
     table = consumer_table.c
     residue = (table.accepted_by == attempt_id, table.claim_id.is_(None), table.uuid != attempt_id)
     return select(table.uuid).where(*residue)

@@ -144,6 +144,8 @@ def prune(connection: Connection, older_than_seconds: float) -> int:
         return 0
     # By number: a delete by time would lock the index that new changes are inserted in. Numbers have gaps, so the last
     # one of this part is looked up.
+    #
+    # SELECT MAX(id) FROM (SELECT id FROM changes ORDER BY id LIMIT :n) AS oldest
     oldest = select(changes.c.id).order_by(changes.c.id).limit(PRUNED_AT_ONCE).subquery("oldest")
     last = connection.scalar(select(func.max(oldest.c.id))) or 0
     # If changes after this part are old, too, they are not read to find their last one: they may be very many.

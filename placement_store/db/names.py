@@ -230,6 +230,7 @@ class Names:
 
 @lru_cache
 def _existing(table: Table, lock: bool) -> bulk.Lookup:
+    # SELECT name, id FROM traits WHERE NOT deleted AND name IN (...) LOCK IN SHARE MODE
     query = select(table.c.name, table.c.id).where(table.c.deleted.is_(False))
     return bulk.Lookup(query.with_for_update(read=True) if lock else query, table.c.name)
 

@@ -19,6 +19,8 @@ from placement_store.schema import hosts, provider_traits, resource_providers
 
 TRAIT: str = os_traits.COMPUTE_STATUS_DISABLED
 
+# SELECT p.id FROM resource_providers p JOIN hosts h ON h.compute_node_uuid = p.uuid
+#  WHERE h.disabled AND p.root_provider_id = p.id AND p.id IN (...)
 _DISABLED = bulk.Lookup(
     select(resource_providers.c.id)
     .select_from(resource_providers)

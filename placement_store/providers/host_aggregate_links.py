@@ -19,6 +19,12 @@ from placement_store.schema import (
     resource_providers,
 )
 
+# SELECT p.id, a.id, a.uuid FROM resource_providers p
+#   JOIN hosts h ON h.compute_node_uuid = p.uuid
+#   JOIN host_aggregate_hosts m ON m.cell_uuid = h.cell_uuid AND m.service_host = h.service_host
+#   JOIN host_aggregates g ON g.aggregate_id = m.aggregate_id
+#   JOIN aggregates a ON a.id = g.aggregate_id
+#  WHERE p.id IN (...)
 _MEMBER = host_aggregate_hosts.c
 _IN = bulk.Lookup(
     select(resource_providers.c.id, aggregates.c.id, aggregates.c.uuid)
@@ -52,6 +58,8 @@ def add_created(connection: Connection, created: Mapping[str, int]) -> bool:
     # A concurrent transaction that adds such a host to an aggregate has not read its provider, and holds the lock on
     # the host's row or waits for it. After this lock, either this transaction sees the aggregate, or that one sees the
     # provider.
+    #
+    # SELECT id FROM hosts WHERE compute_node_uuid IN (...) ORDER BY id FOR UPDATE
     query = select(hosts.c.id).order_by(hosts.c.id).with_for_update()
     if not list(bulk.select_in(connection, query, hosts.c.compute_node_uuid, sorted(created))):
         return False

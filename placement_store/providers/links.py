@@ -71,6 +71,7 @@ def _split(count: int, total: int, text: str) -> frozenset[int] | None:
 
 @lru_cache
 def _texts(link: Column[int]) -> bulk.Lookup:
+    # SELECT resource_provider_id, count(*), sum(trait_id), group_concat(trait_id) FROM provider_traits ... GROUP BY 1
     provider_id = link.table.c.resource_provider_id
     query = select(provider_id, func.count(), func.sum(link), func.group_concat(link)).group_by(provider_id)
     return bulk.Lookup(query, provider_id)

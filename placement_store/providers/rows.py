@@ -163,6 +163,7 @@ def lock(connection: Connection, ids: Collection[int]) -> dict[int, LockedRow]:
 
     :raises StaleRead: one of them has been deleted.
     """
+    # SELECT ... FROM resource_providers WHERE id IN (...) ORDER BY id FOR UPDATE
     table = resource_providers.c
     query = select(table.id, table.uuid, table.name, table.generation, table.root_provider_id, table.parent_provider_id)
     query = query.order_by(table.id).with_for_update()

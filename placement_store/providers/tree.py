@@ -80,6 +80,8 @@ def rename(connection: Connection, names: Mapping[int, str]) -> set[int]:
 
 def _is_of_host(connection: Connection, id_: int) -> bool:
     """Return whether a provider is in the tree of a registered host."""
+    # SELECT h.id FROM hosts h JOIN resource_providers r ON r.uuid = h.compute_node_uuid
+    #   JOIN resource_providers p ON p.root_provider_id = r.id WHERE p.id = ...
     table, root = resource_providers, resource_providers.alias()
     query = select(hosts.c.id).join_from(hosts, root, root.c.uuid == hosts.c.compute_node_uuid)
     query = query.join(table, table.c.root_provider_id == root.c.id).where(table.c.id == id_)

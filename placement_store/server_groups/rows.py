@@ -127,6 +127,8 @@ def delete(connection: Connection, message: DeleteServerGroup) -> None:
     """
     uuid = message.uuid
     # Select by the uuid, so that its index entry is locked first: a transaction that waited in `bind` holds that lock.
+    #
+    # SELECT id FROM consumer_groups WHERE uuid = :uuid FOR UPDATE
     group_id = connection.scalar(select(consumer_groups.c.id).where(consumer_groups.c.uuid == uuid).with_for_update())
     if group_id is None:
         raise errors.ServerGroupNotFound(name=uuid)
@@ -142,6 +144,8 @@ def outdated(connection: Connection, older_than: float, at_once: int) -> list[st
 
     A client that still uses such a group names it with its rule in each request: the next claim creates it again.
     """
+    # SELECT uuid FROM consumer_groups g WHERE name IS NULL AND created_at < ...
+    #  AND NOT EXISTS (SELECT * FROM consumers c WHERE c.consumer_group_id = g.id) ORDER BY uuid LIMIT :n
     has_members = exists().where(consumers.c.consumer_group_id == consumer_groups.c.id)
     query = select(consumer_groups.c.uuid).where(
         consumer_groups.c.name.is_(None), consumer_groups.c.created_at < now() - older_than, ~has_members
@@ -228,6 +232,8 @@ def placed(*columns: Any) -> Select[Any]:
     It joins ``consumers``, their root in ``resource_providers``, and that root's host in ``hosts``, if it has one. The
     caller adds the condition on the group.
     """
+    # SELECT ... FROM consumers c JOIN resource_providers p ON p.id = c.root_provider_id
+    #   LEFT JOIN hosts h ON h.compute_node_uuid = p.uuid
     source = consumers.join(resource_providers, resource_providers.c.id == consumers.c.root_provider_id)
     return select(*columns).select_from(source.outerjoin(hosts, hosts.c.compute_node_uuid == resource_providers.c.uuid))
 

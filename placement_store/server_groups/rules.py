@@ -70,7 +70,10 @@ def _lock(connection: Connection, group_ids: Sequence[int]) -> dict[int, Row[Any
     soft = sorted(groups.keys() - set(hard))
     # An update and not a locking read: the nodes of a Galera cluster certify each other's updates at the commit, but
     # never see each other's locks.
+    #
+    # UPDATE consumer_groups SET seq = seq + 1 WHERE id IN (...)
     locked = sum(connection.execute(_BUMP, {"ids": chunk}).rowcount for chunk in bulk.chunks(hard))
+    # SELECT ... FROM consumer_groups WHERE id IN (...) ORDER BY id LOCK IN SHARE MODE
     locked += len(list(_SHARED.rows(connection, soft)))
     if locked != len(group_ids):
         raise errors.ClaimContention(tries=1)

@@ -115,6 +115,7 @@ def _last_of(connection: Connection, part: AuditStore) -> int | None:
     """Return the id of the last consumer of a page, or null if there is no further page."""
     if part.limit is None:
         return None
+    # SELECT DISTINCT consumer_id FROM allocations WHERE consumer_id > :after ORDER BY consumer_id LIMIT 1 OFFSET :limit
     query = select(allocations.c.consumer_id).distinct().where(allocations.c.consumer_id > part.after)
     number: int | None = connection.scalar(query.order_by(allocations.c.consumer_id).offset(part.limit - 1).limit(1))
     return number
@@ -152,6 +153,8 @@ def _holders_by_root(after: int, last: int | None) -> Select[Any]:
     within = allocations.c.consumer_id > after
     if last is not None:
         within = and_(within, allocations.c.consumer_id <= last)
+    # SELECT ..., root.uuid, COUNT(*) FROM allocations LEFT JOIN consumers ... LEFT JOIN resource_providers ...
+    #  WHERE consumer > :after AND consumer <= :last GROUP BY consumer, root
     return (
         select(
             *consumer,

@@ -65,6 +65,9 @@ class Pruning:
         # By key, read without a lock: a delete by time would lock the index that new tombstones are inserted in.
         old = tombstones.c.created_at < now() - self._retention.tombstones
         # The tombstone of a consumer that still has foreign allocations stays.
+        #
+        # SELECT ... FROM tombstones t LEFT JOIN consumers c ON c.uuid = t.consumer_uuid
+        #  WHERE t.created_at < ... AND c.id IS NULL LIMIT :n
         query = (
             select(tombstones.c.consumer_uuid)
             .select_from(tombstones.outerjoin(consumers, consumers.c.uuid == tombstones.c.consumer_uuid))

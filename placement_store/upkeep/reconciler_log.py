@@ -43,6 +43,10 @@ def doubtful(connection: Connection, *, older_than: float, not_since: float, at_
     :param older_than: the least age of the claim in seconds.
     :param not_since: the least number of seconds since it was last examined.
     """
+    # SELECT ... FROM consumers c LEFT JOIN reconciled r ON r.claim_id = c.claim_id
+    #  WHERE c.accepted_by IS NULL AND c.claimed_at <= :now - :age AND c.claim_id IS NOT NULL AND c.owner IS NOT NULL
+    #    AND (r.looked_at IS NULL OR r.looked_at <= :now - :since)
+    #  ORDER BY COALESCE(r.looked_at, 0), c.claimed_at LIMIT :n
     looked_at = reconciled.c.looked_at
     query = (
         select(consumers.c.uuid, consumers.c.claim_id, consumers.c.owner, (now() - consumers.c.claimed_at).label("age"))
@@ -66,6 +70,8 @@ def unaccepted(connection: Connection, *, older_than: float) -> int:
 
     :param older_than: the least age of a claim in seconds.
     """
+    # SELECT COUNT(*) FROM (SELECT c.id FROM consumers c
+    #  WHERE c.accepted_by IS NULL AND c.claimed_at <= :now - :age AND c.claim_id IS NOT NULL LIMIT :n) some
     old = (
         consumers.c.accepted_by.is_(None),
         consumers.c.claimed_at <= now() - older_than,
@@ -100,6 +106,8 @@ def forget_settled(connection: Connection) -> int:
 
     It returns their number. Findings about claims that the reconciler itself has released stay.
     """
+    # SELECT r.claim_id FROM reconciled r LEFT JOIN consumers c ON c.claim_id = r.claim_id AND c.accepted_by IS NULL
+    #  WHERE r.outcome IN ('kept', 'unknown') AND c.id IS NULL
     in_doubt = and_(consumers.c.claim_id == reconciled.c.claim_id, consumers.c.accepted_by.is_(None))
     query = (
         select(reconciled.c.claim_id)

@@ -42,6 +42,8 @@ def recount(connection: Connection, message: RecountInventories) -> Recounted:
 
 
 def _orphans(connection: Connection, ids: Sequence[int]) -> list[int]:
+    # SELECT a.id FROM allocations a LEFT JOIN consumers c ON c.id = a.consumer_id
+    #  WHERE c.id IS NULL AND a.resource_provider_id IN (...)
     query = (
         select(allocations.c.id)
         .select_from(allocations.outerjoin(consumers, consumers.c.id == allocations.c.consumer_id))
@@ -51,6 +53,8 @@ def _orphans(connection: Connection, ids: Sequence[int]) -> list[int]:
 
 
 def _count(connection: Connection, ids: Sequence[int]) -> int:
+    # UPDATE inventories SET used = (SELECT COALESCE(SUM(used), 0) FROM allocations WHERE ...)
+    #  WHERE resource_provider_id IN (...) AND used <> (the same)
     table = inventories.c
     held = (
         select(func.coalesce(func.sum(allocations.c.used), 0))

@@ -24,6 +24,8 @@ def report(connection: Connection, message: ReportService) -> None:
     described: dict[str, Any] = {"machine": service.machine, "version": service.version}
     stamps = ["heard_at", "stopped_at"] if message.stopped else ["heard_at"]
     same = [services.c[column] == value for column, value in key.items()]
+    # UPDATE services SET heard_at = :now, machine = :machine, version = :version
+    #  WHERE kind = :kind AND name = :name AND cell_uuid = :cell
     at = dict.fromkeys(stamps, now())
     known = connection.execute(services.update().where(*same).values(**described, **at))
     if known.rowcount == 0:
