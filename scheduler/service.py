@@ -113,15 +113,25 @@ class SchedulerService(ComposedService):
         observation = SchedulerObservation(conf, servers, environment, decisions.in_flight, policies)
         opened.callback(observation.close)
         heartbeats = [Heartbeat(conf, bus, kind, self._name) for kind in kinds]
-        periodics = self._periodics(database, follower, bus)
+        self._serve(opened, servers, heartbeats, self._periodics(database, follower, bus), watch)
+        self._checks, self._samplers = observation.checks(), observation.samplers()
+
+    @staticmethod
+    def _serve(
+        opened: ExitStack,
+        servers: list[BusServer | PlacementRole],
+        heartbeats: list[Heartbeat],
+        periodics: list[Periodic],
+        watch: PluginWatchdog,
+    ) -> None:
+        """Start the servers and the periodic tasks; the first server is the scheduler's own."""
         # Register the callbacks in the reverse order of the stop. The scheduler's server stops first: `moorage host set
         # --disable` does not wait for a scheduler that has reported its stop. The placement role is the last server to
         # stop: it receives that report, and may be in this process.
-        for each in (*periodics, *reversed(servers[1:]), *heartbeats, watch, server):
+        for each in (*periodics, *reversed(servers[1:]), *heartbeats, watch, servers[0]):
             opened.callback(each.stop)
         for each in (*servers, *heartbeats, *periodics):
             each.start()
-        self._checks, self._samplers = observation.checks(), observation.samplers()
 
     def _environment(self, opened: ExitStack, policy: SchedulingPolicy) -> DecisionEnvironment:
         """Open the main database; the view has no hosts yet."""

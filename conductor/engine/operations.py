@@ -128,7 +128,11 @@ class Operations(Leases):
         :raises Superseded: another thread or conductor has changed or ended the operation, or has its lease; nothing
             was recorded.
         """
-        return self._outcomes.do(StepDone(operation, commit, context.current(), note))
+        return self.commit(StepDone(operation, commit, context.current(), note))
+
+    def commit(self, step: "StepDone") -> Operation | None:
+        """Commit the outcome of a step as :meth:`advance` does."""
+        return self._outcomes.do(step)
 
     def advance_many(
         self, steps: Sequence[BatchItem["StepDone", Operation | None]]

@@ -87,9 +87,7 @@ class StepRun:
 
     def _fulfil(self, need: Need) -> Any:
         """Fulfil a need of the step in this thread."""
-        if isinstance(need, StepDone):
-            return self._operations.advance(need.operation, need.commit, need.note)
-        return fulfil(need)
+        return self._operations.commit(need) if isinstance(need, StepDone) else fulfil(need)
 
 
 class StepRuns:

@@ -76,7 +76,7 @@ _WRITER_LOCKS_GUARD = threading.Lock()
 
 
 class Database:
-    """A database of one URL, named in errors by its schema; ``StoreUnavailable`` if it cannot be reached.
+    """A database of one URL, named in errors by its schema; each method may raise ``StoreUnavailable``.
 
     :param url: an SQLAlchemy URL of MySQL or MariaDB (``mysql+pymysql://``) or of SQLite (``sqlite:///path``).
     :raises ConfigurationError: the URL is not valid.

@@ -6,13 +6,13 @@ seven minutes, and its growth is judged, and a cloud is upgraded from the former
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.processes import private_servers
 from support.processes.command import moorage
 
 LONG = os.environ.get("DRILLS") == "long"
@@ -62,12 +62,9 @@ def test_a_month_of_a_small_cloud_leaves_nothing_and_what_it_is_judged_by_is_mea
 def former(tmp_path: Path) -> str:
     """Return an interpreter that has the former release, as the history of the sources has it."""
     sources = Path(__file__).parents[3]
-    git = ("git", "-C", str(sources))
-    if (
-        not shutil.which("git")
-        or subprocess.run([*git, "cat-file", "-e", FORMER], check=False, stderr=subprocess.DEVNULL).returncode
-    ):
-        pytest.skip("the history of the sources is not here: clone the repository with all commits")
+    git = (private_servers.program("git", "git"), "-C", str(sources))
+    if subprocess.run([*git, "cat-file", "-e", FORMER], check=False, stderr=subprocess.DEVNULL).returncode:
+        private_servers.absent("the history of the sources is not here: clone the repository with all commits")
     with subprocess.Popen([*git, "archive", FORMER], stdout=subprocess.PIPE) as archive:
         subprocess.run(["tar", "-x", "-C", str(tmp_path)], stdin=archive.stdout, check=True)
     python = tmp_path / "former-python"
