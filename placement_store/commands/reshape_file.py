@@ -20,6 +20,18 @@ from moorage.model import Value
 Step = str | int
 
 
+class _Loader(yaml.SafeLoader):
+    """Adds the line to a value that is not of its type, such as the date 2020-99-99."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, AttributeError, LookupError):
+            kind = node.tag.rpartition(":")[2]
+            reason = f"{node.value!r} is not a value of the type {kind}"
+            raise yaml.constructor.ConstructorError(None, None, reason, node.start_mark) from None
+
+
 class YamlDocument:
     """The one document of a file, YAML or its subset JSON.
 
@@ -31,11 +43,11 @@ class YamlDocument:
         self._path = path
         text = self._text()
         try:
-            if (node := yaml.compose(text, yaml.SafeLoader)) is None:
+            if (node := yaml.compose(text, _Loader)) is None:
                 raise self.fault(1, "the file is empty")
             self._refuse_loops_and_doubles(node, ())
             #: The content, as builtins.
-            self.data: Any = yaml.SafeLoader("").construct_document(node)
+            self.data: Any = _Loader("").construct_document(node)
             self._node = node
         except yaml.MarkedYAMLError as fault:
             mark = fault.problem_mark or fault.context_mark

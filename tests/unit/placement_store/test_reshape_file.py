@@ -102,6 +102,10 @@ def test_a_file_may_be_json(file: Path) -> None:
         ("VGPU: [4", "VGPU: 4}\n        to", "4 "),
         ("\tparent: compute1", "        parent: compute1", "8 found character '\\t' that cannot start any token"),
         ("parent: compute\x00", "parent: compute1", "8 the character '\\x00' may not stand in YAML"),
+        ("VGPU: 2020-99-99", "VGPU: 4}\n        to", "4 '2020-99-99' is not a value of the type timestamp"),
+        ("parent: !!bool maybe", "parent: compute1", "8 'maybe' is not a value of the type bool"),
+        ("parent: !!timestamp now", "parent: compute1", "8 'now' is not a value of the type timestamp"),
+        ("parent: !!int ''", "parent: compute1", "8 '' is not a value of the type int"),
     ],
 )
 def test_a_fault_is_reported_with_its_line(file: Path, wrong: str, instead_of: str, reported: str) -> None:
