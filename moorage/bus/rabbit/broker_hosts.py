@@ -18,7 +18,7 @@ from oslo_config import cfg
 
 from moorage import errors, ids
 from moorage.addresses import address, mask_url
-from moorage.bus.calling import QUEUE_PART, reason, unreadable
+from moorage.bus.calling import QUEUE_PART, REPLIES_OF_CONNECTION, reason, unreadable
 from moorage.bus.rabbit import alarms, tls
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ class DirectConnection:
     def _open(self) -> None:
         """Create the queue for answers, which the broker deletes when the connection ends."""
         self._channel = self._amqp.channel()
-        self._queue = f"reply_{ids.fresh().replace('-', '')}"
+        self._queue = f"{REPLIES_OF_CONNECTION}{ids.fresh().replace('-', '')}"
         self._channel.queue_declare(self._queue, exclusive=True, auto_delete=True)
         self._channel.basic_consume(self._queue, no_ack=True, callback=self._arrived)
 

@@ -12,7 +12,7 @@ import cachetools
 from oslo_config import cfg
 
 from moorage.batches import BatchItem
-from moorage.bus.calling import reason
+from moorage.bus.calling import REPLIES_OF_CONNECTION, reason
 from moorage.bus.handlers import Answer
 from moorage.bus.message_json import enveloped
 from moorage.bus.rabbit.answer_batches import AnswerSender, ReplyWaiter
@@ -88,12 +88,14 @@ class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
     def reply_with(self, answers: Sequence[tuple["RabbitMessage", Answer]]) -> None:
         """Send the answers to this call, or to several of its batch, which have one caller.
 
-        If the reply queue is missing, wait for it for a bounded time.
+        If the reply queue is missing, wait for a bounded time, unless its caller cannot come back.
         """
         bodies = [call._body(answer) for call, answer in answers if call.orig_msg_id]  # noqa: SLF001 - of this class
+        ends_with_caller = (self.reply_q or "").startswith(REPLIES_OF_CONNECTION)
+        patience = 0 if ends_with_caller else self.listener.driver.missing_destination_retry_timeout
         while bodies and not self._sent(bodies):
             missing = self._obsolete_reply_queues.missing(self.reply_q)
-            if missing >= self.listener.driver.missing_destination_retry_timeout:
+            if missing >= patience:
                 LOG.warning("A caller is gone: its queue %s has been missing for %.0f s", self.reply_q, missing)
                 return
             time.sleep(_REPLY_INTERVAL)

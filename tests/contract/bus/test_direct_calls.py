@@ -59,6 +59,19 @@ def direct(store: str) -> Iterator[DirectBus]:
     bus.close()
 
 
+def wait_until_ready(server: BusServer) -> None:
+    """Wait until the thread of a server that has just started consumes its queue."""
+    end = time.monotonic() + 10
+    while True:
+        try:
+            server.check()
+        except errors.BusUnavailable:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        else:
+            return
+
+
 def test_answers_and_errors_arrive_with_their_classes(direct: DirectBus) -> None:
     client = DirectClient(direct, "placement", None, 10.0)
 
@@ -92,6 +105,21 @@ def test_a_late_answer_is_dropped_and_is_not_the_answer_to_the_next_call(direct:
     assert client.call(ListCells()) == [EAST]
 
 
+def test_an_answer_to_a_caller_that_is_gone_holds_no_thread_of_the_server(store: str) -> None:
+    direct = DirectBus(store, options.new())
+    bus = Bus(options.new({"DEFAULT": {"transport_url": store}}))
+    server = bus.server("placement", "left", [Store()])
+    server.start()
+    wait_until_ready(server)
+    with pytest.raises(errors.NoReply):
+        DirectClient(direct, "placement", "left", 0.5).call(ListHosts(service_host="slow"))
+    direct.close()
+    watch = Stopwatch()
+    server.stop()
+    assert watch.seconds < 10
+    bus.close()
+
+
 def test_after_a_lost_connection_the_next_call_connects_again(direct: DirectBus) -> None:
     client = DirectClient(direct, "placement", None, 10.0)
     client.ping()
@@ -100,19 +128,6 @@ def test_after_a_lost_connection_the_next_call_connects_again(direct: DirectBus)
     with pytest.raises(errors.BusUnavailable):
         client.call(ListCells())
     assert client.call(ListCells()) == [EAST]
-
-
-def wait_until_ready(server: BusServer) -> None:
-    """Wait until the thread of a server that has just started consumes its queue."""
-    end = time.monotonic() + 10
-    while True:
-        try:
-            server.check()
-        except errors.BusUnavailable:
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        else:
-            return
 
 
 def test_a_call_and_the_check_of_a_server_name_an_alarm_of_the_broker_at_once(
