@@ -23,8 +23,8 @@ LOG = logging.getLogger(__name__)
 #: transport of the answer, and for the half second by which a server's time of arrival is uncertain.
 QUEUE_PART = 0.4
 SERVER_PART = 0.5
-#: The prefix of a reply queue that the broker deletes when its caller's connection ends: if such a queue is missing, its
-#: caller is gone. Other reply queues may be missing until their callers have connected again.
+#: The prefix of a reply queue that the broker deletes when its caller's connection ends: if such a queue is missing,
+#: its caller is gone. Other reply queues may be missing until their callers have connected again.
 REPLIES_OF_CONNECTION = "reply_direct_"
 #: The key of the context beside a message for the seconds that the server has, from the time when it takes the message.
 SECONDS_LEFT = "seconds_left"

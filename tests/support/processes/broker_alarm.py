@@ -19,10 +19,10 @@ ALARMS = {
         "low on disk",
     ),
 }
-#: The alarm is raised in one process of the broker, announced by a second one, and each connection's process reads the
-#: announcement. The answers of the second and of all connections show that they have done so: until then, a call passes
-#: whose answer is blocked.
-_ANNOUNCED = "rabbit_alarm:get_alarms(), [catch rabbit_reader:info(Pid, [state]) || Pid <- rabbit_networking:connections()]"
+#: The alarm is raised in one process of the broker and announced by a second one, and each connection's process reads
+#: the announcement. The answers of the second and of all connections show that they have done so: until then, a call
+#: passes whose answer is blocked.
+_ANNOUNCED = "rabbit_alarm:get_alarms(), [catch rabbit_reader:info(C, [state]) || C <- rabbit_networking:connections()]"
 
 
 @contextmanager
