@@ -14,6 +14,7 @@ from conductor.cell.records.alike_changes import AlikeChanges
 from conductor.cell.records.lives import HostLives, Life
 from conductor.engine.rows import batches, encoded, grouped, of_row, text
 from conductor.schema import cell_attempts
+from moorage.db.forced_index import by_index
 from moorage.db.new_rows import NewRows
 from moorage.messages.compute import OrderOnHost
 from moorage.model import AllocationRequest, Attempt, Selection
@@ -38,10 +39,15 @@ _OF_NUMBER = _OF_INSTANCE.where(cell_attempts.c.number == bindparam("number"))
 _OF_IDS = _all.where(cell_attempts.c.attempt_id.in_(bindparam("ids", expanding=True)))
 _ON_HOSTS = _all.where(cell_attempts.c.host.in_(bindparam("hosts", expanding=True)), MAY_HAVE_A_GUEST)
 _ENDED_ON_HOSTS = _ON_HOSTS.where(HAS_ENDED)
-#: The statement for each column that the uuids may belong to.
+#: The statement for each column that the uuids may belong to. For many uuids MariaDB estimates the rows of a migration
+#: by the average of the index, in which all builds count as one migration; then it would read all attempts of the cell.
 _AMONG = {
-    name: _all.where(cell_attempts.c[name].in_(bindparam("uuids", expanding=True)))
-    for name in ("instance_uuid", "migration_uuid")
+    "instance_uuid": _all.where(cell_attempts.c.instance_uuid.in_(bindparam("uuids", expanding=True))),
+    "migration_uuid": by_index(
+        _all.where(cell_attempts.c.migration_uuid.in_(bindparam("uuids", expanding=True))),
+        cell_attempts,
+        "ix_cell_attempts_migration",
+    ),
 }
 
 _NEW = NewRows(cell_attempts, created_at=0.0, updated_at=0.0)

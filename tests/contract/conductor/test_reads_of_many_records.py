@@ -151,6 +151,21 @@ def test_a_page_for_an_audit_has_existing_instances_and_deleted_ones_whose_guest
     assert [each.uuid for each in page] == wanted[left - 2 :][:AT_ONCE]
 
 
+def test_the_attempts_of_some_migrations_are_found_among_those_of_builds(many_deleted: Database) -> None:
+    # MariaDB estimates the rows of more than 200 values by the average of the index.
+    moves = [ids.derived("many", "move", number) for number in range(250)]
+    attempts = [
+        attempt(number, "active", guest_gone=False) | {"number": 2, "migration_uuid": moves[number - MANY]}
+        for number in range(MANY, MANY + len(moves))
+    ]
+    record(many_deleted, cell_attempts, attempts)
+    records = CellRecords(CELL_UUID)
+    found = in_one_part(
+        many_deleted, lambda connection: records.attempts_shown(connection, "migration_uuid", moves)
+    )
+    assert found.keys() == set(moves)
+
+
 @pytest.mark.parametrize("ended", [False, True])
 def test_the_guests_that_may_be_on_a_part_of_the_hosts_are_read(many_deleted: Database, ended: bool) -> None:
     elsewhere = [
