@@ -11,6 +11,7 @@ from sqlalchemy import Row
 from moorage import errors
 from moorage.messages import MAX_LISTED
 from moorage.messages.basis import ListInParts
+from moorage.model import Flavor
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -18,6 +19,16 @@ M = TypeVar("M", bound=ListInParts[Any])
 
 #: The most rows in one statement. Arbitrary: below every limit of the databases.
 BATCH = 1000
+#: The most rows with request specs that are read at once: they may have 50 MB. Arbitrary.
+SPECS_AT_ONCE = 100
+
+
+class ShownSpec(msgspec.Struct):
+    """The part of a stored request spec that lists of instances show; to skip the rest is fast."""
+
+    project_id: str
+    user_id: str
+    flavor: Flavor
 
 
 def of_row(kind: Callable[..., T], row: Row[Any], **given: Any) -> T:

@@ -14,14 +14,14 @@ from conductor.cell.attached_groups import provider_of
 from conductor.cell.records.alike_changes import AlikeChanges
 from conductor.cell.records.attempts import HAS_ENDED, MAY_HAVE_A_GUEST, AttemptRecord, AttemptRecords, attempt_row
 from conductor.engine.preconditions import advice
-from conductor.engine.rows import batches, document, encoded, of_row, text
+from conductor.engine.rows import SPECS_AT_ONCE, ShownSpec, batches, document, encoded, of_row, text
 from conductor.engine.steps import Superseded
 from conductor.schema import cell_attempts, cell_instances, cell_migrations
 from moorage import errors
 from moorage.db.forced_index import by_index
 from moorage.db.new_rows import NewRows
 from moorage.messages import InstanceBuild
-from moorage.model import AttachedResource, Flavor, Instance, RequestSpec, Selection
+from moorage.model import AttachedResource, Attempt, Flavor, Instance, RequestSpec, Selection
 from moorage.model.states import InstanceState
 
 #: Shown if the order to delete an instance came before the order to build it. The super conductor has the real spec.
@@ -227,23 +227,31 @@ class CellRecords(AttemptRecords):
         :param with_request: include the request spec.
         """
         attempts = self.attempts_shown(connection, "instance_uuid", uuids)
-        shown = []
-        for row in connection.execute(_SHOWN, {"cell_uuid": self.cell_uuid, "uuids": list(uuids)}):
-            spec = _spec(row)
-            instance = of_row(
-                Instance,
-                row,
-                project_id=spec.project_id,
-                user_id=spec.user_id,
-                flavor=spec.flavor,
-                reason=text(row.reason),
-                attempts=attempts.get(row.uuid, ()),
-                attached=self._attached_shown(connection, row, spec),
-                # Null also if the order to delete the instance came first.
-                request_spec=spec if with_request and row.request_spec is not None else None,
-            )
-            shown.append(instance)
-        return shown
+        # A few requests are in memory at a time.
+        return [
+            self._shown(connection, row, attempts.get(row.uuid, ()), with_request=with_request)
+            for part in batches(sorted(uuids), SPECS_AT_ONCE)
+            for row in connection.execute(_SHOWN, {"cell_uuid": self.cell_uuid, "uuids": part})
+        ]
+
+    def _shown(
+        self, connection: Connection, row: Row[Any], attempts: Sequence[Attempt], *, with_request: bool
+    ) -> Instance:
+        attached = self._attached_shown(connection, row) if row.attached else {}
+        # Null also if the order to delete the instance came first.
+        request = document(row.request_spec, RequestSpec) if with_request else None
+        spec = request or document(row.request_spec, ShownSpec) or _UNKNOWN_SPEC
+        return of_row(
+            Instance,
+            row,
+            project_id=spec.project_id,
+            user_id=spec.user_id,
+            flavor=spec.flavor,
+            reason=text(row.reason),
+            attempts=tuple(attempts),
+            attached=attached,
+            request_spec=request,
+        )
 
     def _one(self, uuid: str) -> dict[str, str]:
         return {"cell_uuid": self.cell_uuid, "of_uuid": uuid}
@@ -261,10 +269,11 @@ class CellRecords(AttemptRecords):
         except exc.IntegrityError as fault:
             raise errors.RequestInProgress(request_id=rows[0]["request_id"]) from fault
 
-    def _attached_shown(self, connection: Connection, row: Row[Any], spec: RequestSpec) -> dict[str, AttachedResource]:
+    def _attached_shown(self, connection: Connection, row: Row[Any]) -> dict[str, AttachedResource]:
         suffixes = _attached(row)
         if not suffixes or row.state == "deleted":
             return {}
+        spec = _spec(row)
         on_host = None if row.claim_id is None else self.numbered(connection, row.uuid, row.attempt_number).selection
         return {
             suffix: AttachedResource(

@@ -33,7 +33,7 @@ class SuperView(SuperPart):
     @serves(ListInstances)
     def list_instances(self, message: ListInstances) -> list[Instance]:
         """Return instances, in the order of their requests."""
-        known = self._super.database.read(lambda connection: super_records.list_all(connection, message))
+        known = self._super.database.read_one_moment(lambda connection: super_records.list_all(connection, message))
         shown = self._with_cells(known)
         if message.deleted or message.limit is not None:
             # Do not filter a page: the client takes a short page for the last one.

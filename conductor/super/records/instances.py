@@ -7,7 +7,17 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, exc, select, union_all
 
-from conductor.engine.rows import batches, document, encoded, grouped, of_row, text, whole_list
+from conductor.engine.rows import (
+    SPECS_AT_ONCE,
+    ShownSpec,
+    batches,
+    document,
+    encoded,
+    grouped,
+    of_row,
+    text,
+    whole_list,
+)
 from conductor.engine.steps import MOVE, UNSHELVE
 from conductor.schema import conductor_instances as instances
 from conductor.schema import conductor_operations as operations
@@ -47,6 +57,7 @@ _BEING_PLACED = select(operations.c.subject, operations.c.kind, operations.c.uui
     operations.c.state == "pending",
     operations.c.kind.in_((MOVE, UNSHELVE)),
 )
+_NUMBERED = select(instances).where(instances.c.id.in_(bindparam("numbers", expanding=True))).order_by(instances.c.id)
 
 #: The states of existing instances in this record; a newer release may have more.
 _EXISTING: tuple[InstanceState, ...] = ("building", "error", "deleting")
@@ -296,11 +307,24 @@ def built_by(connection: Connection, uuid: str) -> Sequence[str]:
 def list_all(connection: Connection, message: ListInstances) -> list[Instance]:
     """Return instances as recorded here, in the order of their requests; with a limit, one page of them.
 
+    The transaction must read one snapshot: otherwise a page may lack instances that are deleted meanwhile, and the
+    client takes a short page for the last one.
+
     :raises ReplyTooLarge: no limit is given, and one message cannot have all of them.
     """
     if message.limit is None:
         return whole_list(message, partial(list_all, connection))
-    statement = select(instances).order_by(instances.c.id).limit(message.limit)
+    # A request may have half a megabyte, and nearly all of it is not shown: a few requests are in memory at a time.
+    return [
+        _instance(row)
+        for numbers in batches(connection.scalars(_page(message)).all(), SPECS_AT_ONCE)
+        for row in connection.execute(_NUMBERED, {"numbers": numbers})
+    ]
+
+
+def _page(message: ListInstances) -> Select[tuple[int]]:
+    """Return the query for the numbers of a page, without the rows, which a union would copy with their requests."""
+    statement = select(instances.c.id).order_by(instances.c.id).limit(message.limit)
     if message.after is not None:
         statement = statement.where(instances.c.id > message.after)
     for column in (instances.c.request_id, instances.c.project_id, instances.c.name):
@@ -312,22 +336,22 @@ def list_all(connection: Connection, message: ListInstances) -> list[Instance]:
         statement = _by_states(statement, f"ix_conductor_instances_{index}", message)
     elif not message.deleted:
         statement = statement.where(instances.c.state != "deleted")
-    return [_instance(row) for row in connection.execute(statement)]
+    return statement
 
 
-def _by_states(page: Select[Any], index: str, message: ListInstances) -> Select[Any]:
+def _by_states(page: Select[tuple[int]], index: str, message: ListInstances) -> Select[tuple[int]]:
     """Return the query for a page of instances whose index ends with the state and the id: it reads one page per state.
 
     Otherwise a database would read all deleted instances before the next existing one, or sort a whole project.
     """
-    # SELECT * FROM (SELECT * FROM (SELECT ... WHERE state = 'building' AND id > :after ORDER BY id LIMIT :n)
+    # SELECT id FROM (SELECT id FROM (SELECT id ... WHERE state = 'building' AND id > :after ORDER BY id LIMIT :n)
     #   UNION ALL ...) ORDER BY id LIMIT :n
     # The optimizer would expect to find a page sooner along the primary key.
     each = [instances.c.state == state for state in (*_EXISTING, *(("deleted",) if message.deleted else ()))]
     each.append(instances.c.state.not_in((*_EXISTING, "deleted")))
     forced = by_index(page, instances, index)
     parts = union_all(*(select(forced.where(one).subquery()) for one in each)).subquery()
-    return select(parts).order_by(parts.c.id).limit(message.limit)
+    return select(parts.c.id).order_by(parts.c.id).limit(message.limit)
 
 
 def _change(connection: Connection, *where: ColumnElement[bool], **values: Any) -> None:
@@ -335,7 +359,8 @@ def _change(connection: Connection, *where: ColumnElement[bool], **values: Any) 
 
 
 def _instance(row: Row[Any], *, with_request: bool = False) -> Instance:
-    spec = msgspec.json.decode(row.request_spec, type=RequestSpec)
+    request = document(row.request_spec, RequestSpec) if with_request else None
+    spec = request or msgspec.json.decode(row.request_spec, type=ShownSpec)
     return of_row(
         Instance,
         row,
@@ -343,6 +368,6 @@ def _instance(row: Row[Any], *, with_request: bool = False) -> Instance:
         reason=text(row.reason),
         explanation=document(row.explanation, Explanation),
         last_order=row.order_number,
-        request_spec=spec if with_request else None,
+        request_spec=request,
         number=row.id,
     )

@@ -1,17 +1,23 @@
 """Test that a page of the instances that exist reads few others, however many deleted instances are on record."""
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, event, insert
+from support.conductor.record_builders import SPEC as SMALL
+from support.conductor.record_builders import selected
 from support.databases.rows_read import rows_read
 
+from conductor.cell.records.instances import CellRecords, NewInstance
+from conductor.engine.rows import SPECS_AT_ONCE
 from conductor.schema import conductor_instances
 from conductor.super.records import instances as super_records
 from moorage import errors, ids
 from moorage.db.database import Database
-from moorage.messages import ListInstances
+from moorage.messages import InstanceBuild, ListInstances
+from moorage.model import Instance
 
 #: Far more than the entries of a page.
 MANY, EXISTING = 6_000, 2_000
@@ -104,6 +110,47 @@ def test_a_list_without_a_limit_reads_one_instance_more_than_a_message_may_have(
         with_current_statistics(database)
         assert rows_read(database, refused)[1] < MOST
     assert numbers(database, ListInstances(project_id=project, after=MANY - 1 - LIMIT)) == [*range(MANY - LIMIT, MANY)]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_page_reads_few_requests_at_a_time(database: Database, deleted: bool) -> None:
+    record(database, [row(number, "building") for number in range(1, 2 * SPECS_AT_ONCE + 2)])
+    page = ListInstances(deleted=deleted, limit=1000)
+    assert_few_requests_at_a_time(database, lambda connection: super_records.list_all(connection, page))
+
+
+def test_a_cell_reads_few_requests_at_a_time(database: Database) -> None:
+    cell = CellRecords(ids.fresh())
+    uuids = [ids.derived("pages", number) for number in range(2 * SPECS_AT_ONCE + 1)]
+    builds = [
+        NewInstance(
+            ids.fresh(), InstanceBuild(instance_uuid=uuid, request_spec=SMALL, selections=(selected("c"),)), "r"
+        )
+        for uuid in uuids
+    ]
+    database.write(lambda connection: cell.add(connection, builds))
+    assert_few_requests_at_a_time(database, lambda connection: cell.show(connection, uuids))
+    assert_few_requests_at_a_time(database, lambda connection: cell.show(connection, uuids, with_request=True))
+
+
+def assert_few_requests_at_a_time(database: Database, work: Callable[[Connection], list[Instance]]) -> None:
+    """Check that no statement reads more requests than ``SPECS_AT_ONCE``, and that none copies requests by a union."""
+    counts: list[int] = []
+
+    def note(_connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if "request_spec" in statement:
+            assert "UNION" not in statement
+            counts.append(cursor.rowcount)
+
+    event.listen(database.engine, "after_cursor_execute", note)
+    try:
+        found = database.read(work)
+    finally:
+        event.remove(database.engine, "after_cursor_execute", note)
+    assert len({instance.uuid for instance in found}) == len(found) == 2 * SPECS_AT_ONCE + 1
+    assert len(counts) == 3
+    if not database.is_sqlite:  # whose driver does not count the rows of a SELECT
+        assert max(counts) == SPECS_AT_ONCE
 
 
 def read_for(database: Database, page: ListInstances) -> int:

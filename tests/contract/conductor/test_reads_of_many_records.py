@@ -160,9 +160,7 @@ def test_the_attempts_of_some_migrations_are_found_among_those_of_builds(many_de
     ]
     record(many_deleted, cell_attempts, attempts)
     records = CellRecords(CELL_UUID)
-    found = in_one_part(
-        many_deleted, lambda connection: records.attempts_shown(connection, "migration_uuid", moves)
-    )
+    found = in_one_part(many_deleted, lambda connection: records.attempts_shown(connection, "migration_uuid", moves))
     assert found.keys() == set(moves)
 
 
