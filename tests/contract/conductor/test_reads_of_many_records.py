@@ -1,6 +1,7 @@
 """Test that a part of a cell's records is read or deleted without reading the attempts of all other instances."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from support.databases.rows_read import rows_read, rows_read_by
 from conductor.cell.hosts.forwarded import ForwardedHosts
 from conductor.cell.records.instances import CellRecords
 from conductor.cell.records.lives import HostLives
+from conductor.engine.operation_list import list_operations
 from conductor.engine.steps import DELETE
 from conductor.retention import CellDeletedInstances, CellEndedRecords
 from conductor.schema import cell_attempts, cell_hosts, cell_instances, cell_operations
@@ -135,6 +137,15 @@ def test_a_part_of_ended_operations_is_pruned(many_deleted: Database) -> None:
     scope = {"cell_uuid": CELL_UUID}
     ended = CellEndedRecords(many_deleted, cell_operations, scope, kept=1000.0, at_once=AT_ONCE)
     assert in_one_part(many_deleted, ended._prune_some) == AT_ONCE
+
+
+def test_a_page_of_pending_operations_reads_few_ended_ones(database: Database) -> None:
+    rows = [deletion(number) | {"state": "pending" if number % 40 == 0 else "done"} for number in range(MANY)]
+    record(database, cell_operations, rows)
+    pending = sorted(row["uuid"] for row in rows if row["state"] == "pending")
+    page = partial(list_operations, table=cell_operations, scope={"cell_uuid": CELL_UUID}, ended=False, limit=AT_ONCE)
+    for after, wanted in ((None, pending[:AT_ONCE]), (pending[99], pending[100:200]), (pending[-3], pending[-2:])):
+        assert [each.uuid for each in in_one_part(database, partial(page, after=after))] == wanted
 
 
 def test_a_page_for_an_audit_has_existing_instances_and_deleted_ones_whose_guests_may_be_left(
