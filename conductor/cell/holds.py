@@ -11,7 +11,7 @@ from conductor.cell.attached_groups import InventoryKey
 from conductor.cell.context import CellPart
 from conductor.cell.payloads import CleanStep
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.instances import CellInstance
+from conductor.cell.records.instances import CellInstance, InstancePart
 from conductor.cell.records.migrations import CellMigration
 from conductor.engine.operations import PendingOperation
 from conductor.engine.steps import CLEAN, CONFIRM, MOVE, REVERT
@@ -43,13 +43,13 @@ class CellHolds(CellPart):
         return self._cell.database.read_one_moment(lambda connection: self._listed(connection, message))
 
     def _listed(self, connection: Connection, message: ListHoldsInCell) -> HoldsInCell:
+        records = self._cell.records
         if message.uuids:
-            return HoldsInCell(
-                instances=tuple(self.of(connection, self._cell.records.owning(connection, message.uuids)))
-            )
-        part = self._cell.records.part(connection, message.after, message.limit)
-        more = part[-1].uuid if len(part) == message.limit else None
-        return HoldsInCell(instances=tuple(self.of(connection, part)), more_after=more)
+            part = InstancePart(records.owners(connection, message.uuids), None)
+        else:
+            part = records.part(connection, message.after, message.limit)
+        holds = [each for some in records.read_parts(connection, part.uuids) for each in self.of(connection, some)]
+        return HoldsInCell(instances=tuple(holds), more_after=part.more_after)
 
     def of(
         self, connection: Connection, instances: Sequence[CellInstance], *, besides: Collection[str] = ()

@@ -22,6 +22,7 @@ class HoldsInCell(Value, frozen=True, kw_only=True):
 class ListHoldsInCell(Message[HoldsInCell], ToCell, frozen=True, kw_only=True):
     """List the amounts that instances of a cell hold by its records, in parts, by uuid.
 
+    A part may be shorter than its limit, even empty: ``more_after`` shows whether more may follow.
     Deleted instances are left out unless a host may still have a guest of theirs, or they are named.
     """
 

@@ -3,12 +3,12 @@
 For the states and their order see :data:`moorage.model.states.InstanceState`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, exc, or_, select
+from sqlalchemy import Connection, Row, bindparam, exc, select
 
 from conductor.cell.attached_groups import provider_of
 from conductor.cell.records.alike_changes import AlikeChanges
@@ -24,6 +24,8 @@ from moorage.messages import InstanceBuild
 from moorage.model import AttachedResource, Attempt, Flavor, Instance, RequestSpec, Selection
 from moorage.model.states import InstanceState
 
+#: The most instances that are looked at for a page, as a multiple of its length. Arbitrary.
+_LOOKED_AT = 10
 #: Shown if the order to delete an instance came before the order to build it. The super conductor has the real spec.
 _UNKNOWN_SPEC = RequestSpec(project_id="unknown", user_id="unknown", flavor=Flavor(vcpus=1, memory_mb=1))
 
@@ -86,6 +88,13 @@ class NewInstance(NamedTuple):
     attempt_id: str
     build: InstanceBuild
     request_id: str
+
+
+class InstancePart(NamedTuple):
+    """The uuids of some instances; after a uuid, there may be more."""
+
+    uuids: Sequence[str]
+    more_after: str | None
 
 
 class CellRecords(AttemptRecords):
@@ -165,27 +174,31 @@ class CellRecords(AttemptRecords):
         """Return the current attempt of an instance; it must have one."""
         return self.numbered(connection, instance.uuid, instance.attempt_number)
 
-    def part(self, connection: Connection, after: str | None, limit: int) -> list[CellInstance]:
-        """Return a page of instances in the order of their uuids.
+    def part(self, connection: Connection, after: str | None, limit: int) -> InstancePart:
+        """Return a page of instances in the order of their uuids; it may be shorter than the limit, even empty.
 
         A deleted instance is left out, unless a host may still have a guest of it.
         """
-        table = cell_instances.c
-        # SELECT ... WHERE cell_uuid = :cell AND (state <> 'deleted' OR uuid IN (SELECT instance_uuid FROM cell_attempts
-        #   WHERE cell_uuid = :cell AND guest_gone = 0 AND claim_id IS NOT NULL AND state NOT IN (...)))
-        # All attempts of a deleted instance have ended. Not EXISTS: it would look for the attempts of each deleted
-        # instance, which may be very many; those of the subquery are few, and are read once.
+        # All attempts of a deleted instance have ended. Those that may have left a guest are few.
         attempts = by_index(select(cell_attempts.c.instance_uuid), cell_attempts, "ix_cell_attempts_guest")
-        left = attempts.where(self._in(cell_attempts), MAY_HAVE_A_GUEST, HAS_ENDED)
-        query = select(cell_instances).where(
-            self._in(cell_instances), or_(table.state != "deleted", table.uuid.in_(left))
-        )
-        if after is not None:
-            query = query.where(table.uuid > after)
-        return [_instance(row) for row in connection.execute(query.order_by(table.uuid).limit(limit))]
+        left = set(connection.scalars(attempts.where(self._in(cell_attempts), MAY_HAVE_A_GUEST, HAS_ENDED)))
+        found: list[str] = []
+        # Nearly all instances may be deleted: bound the rows that are read, not those that are found.
+        for _ in range(_LOOKED_AT):
+            query = select(cell_instances.c.uuid, cell_instances.c.state).where(self._in(cell_instances))
+            if after is not None:
+                query = query.where(cell_instances.c.uuid > after)
+            rows = connection.execute(query.order_by(cell_instances.c.uuid).limit(limit)).all()
+            found += [row.uuid for row in rows if row.state != "deleted" or row.uuid in left]
+            if len(found) >= limit:
+                return InstancePart(found[:limit], found[limit - 1])
+            if len(rows) < limit:
+                return InstancePart(found, None)
+            after = rows[-1].uuid
+        return InstancePart(found, after)
 
-    def owning(self, connection: Connection, uuids: Collection[str]) -> list[CellInstance]:
-        """Return the instances, including deleted ones, that own these uuids of instances, attempts or migrations."""
+    def owners(self, connection: Connection, uuids: Collection[str]) -> list[str]:
+        """Return the uuids, among these and of the owners of these attempts and migrations, in their order."""
         attempts, migrations = cell_attempts, cell_migrations
         owners = set(uuids)
         for query in (
@@ -193,9 +206,13 @@ class CellRecords(AttemptRecords):
             select(migrations.c.instance_uuid).where(self._in(migrations), migrations.c.uuid.in_(uuids)),
         ):
             owners.update(connection.scalars(query))
-        table = cell_instances.c
-        query = select(cell_instances).where(self._in(cell_instances), table.uuid.in_(owners))
-        return [_instance(row) for row in connection.execute(query.order_by(table.uuid))]
+        return sorted(owners)
+
+    def read_parts(self, connection: Connection, uuids: Sequence[str]) -> Iterator[list[CellInstance]]:
+        """Yield instances, including deleted ones, in parts: each has its request; an unknown one is left out."""
+        for part in batches(uuids, SPECS_AT_ONCE):
+            rows = connection.execute(_SHOWN, {"cell_uuid": self.cell_uuid, "uuids": part})
+            yield sorted(map(_instance, rows), key=lambda instance: instance.uuid)
 
     def active_attempt(self, connection: Connection, instance: CellInstance) -> AttemptRecord:
         """Return the current attempt of an instance, whose guest is on its host.

@@ -159,7 +159,22 @@ def test_a_page_for_an_audit_has_existing_instances_and_deleted_ones_whose_guest
     left = wanted.index(ids.derived("many", 7))
     after = wanted[left - 3]
     page = in_one_part(many_deleted, lambda connection: CellRecords(CELL_UUID).part(connection, after, AT_ONCE))
-    assert [each.uuid for each in page] == wanted[left - 2 :][:AT_ONCE]
+    assert page.uuids == wanted[left - 2 :][:AT_ONCE]
+    assert page.more_after == page.uuids[-1]
+
+
+def test_a_page_for_an_audit_looks_at_few_deleted_instances(many_deleted: Database) -> None:
+    wanted = sorted(ids.derived("many", number) for number in (7, *range(MANY, MANY + 3)))
+    record(many_deleted, cell_instances, [instance(number, "active") for number in range(MANY, MANY + 3)])
+    cell = CellRecords(CELL_UUID)
+    found, after = [], None
+    for _ in range(MANY // AT_ONCE):
+        part = in_one_part(many_deleted, partial(cell.part, after=after, limit=AT_ONCE))
+        found += part.uuids
+        if (after := part.more_after) is None:
+            break
+    assert found == wanted
+    assert after is None
 
 
 def test_the_attempts_of_some_migrations_are_found_among_those_of_builds(many_deleted: Database) -> None:
