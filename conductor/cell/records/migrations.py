@@ -25,6 +25,9 @@ STOPPING: tuple[MoveKind, ...] = ("cold-migration", "resize")
 #: Migrations that are confirmed as soon as the guest runs, without an order.
 SELF_CONFIRMING: tuple[MoveKind, ...] = ("live-migration", "evacuation")
 
+# Without the documents, which are not shown: a request may have half a megabyte.
+_SHOWN = select(*(column for column in cell_migrations.c if column.name not in {"request_spec", "held", "selections"}))
+
 
 @dataclass(frozen=True, slots=True)
 class CellMigration:
@@ -162,7 +165,7 @@ class MigrationRecords:
         """
         operations = cell_operations.c
         of_cell = cell_migrations.c.cell_uuid == self._cell_uuid
-        rows = connection.execute(select(cell_migrations).where(of_cell, cell_migrations.c.uuid.in_(uuids))).all()
+        rows = connection.execute(_SHOWN.where(of_cell, cell_migrations.c.uuid.in_(uuids))).all()
         attempts = self._records.attempts_shown(connection, "migration_uuid", uuids)
         pending = connection.execute(
             select(operations.subject, operations.reason).where(

@@ -9,14 +9,16 @@ import pytest
 from sqlalchemy import Connection, Table, insert
 from support.conductor.record_builders import CELL_UUID
 from support.databases.rows_read import rows_read, rows_read_by
+from support.databases.statements import statements_of
 
 from conductor.cell.hosts.forwarded import ForwardedHosts
 from conductor.cell.records.instances import CellRecords
 from conductor.cell.records.lives import HostLives
+from conductor.cell.records.migrations import MigrationRecords
 from conductor.engine.operation_list import list_operations
 from conductor.engine.steps import DELETE
 from conductor.retention import CellDeletedInstances, CellEndedRecords
-from conductor.schema import cell_attempts, cell_hosts, cell_instances, cell_operations
+from conductor.schema import cell_attempts, cell_hosts, cell_instances, cell_migrations, cell_operations
 from moorage import ids
 from moorage.db.database import Database
 from moorage.model import HostReport
@@ -188,6 +190,19 @@ def test_the_attempts_of_some_migrations_are_found_among_those_of_builds(many_de
     records = CellRecords(CELL_UUID)
     found = in_one_part(many_deleted, lambda connection: records.attempts_shown(connection, "migration_uuid", moves))
     assert found.keys() == set(moves)
+
+
+def test_migrations_are_shown_without_reading_their_requests(database: Database) -> None:
+    of = {"kind": "resize", "instance_state": "active", "source_number": 1, "source_host": "a", "is_aborted": False}
+    row = instance(1, "moved") | of
+    del row["attempt_number"]
+    record(database, cell_migrations, [row | {"instance_uuid": row["uuid"]}])
+    with statements_of(database) as sent:
+        shown = database.read(
+            lambda connection: MigrationRecords(CellRecords(CELL_UUID)).show(connection, [row["uuid"]])
+        )
+    assert [(one.uuid, one.kind) for one in shown] == [(row["uuid"], "resize")]
+    assert not any("request_spec" in statement for statement in sent)
 
 
 @pytest.mark.parametrize("ended", [False, True])
