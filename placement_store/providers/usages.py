@@ -23,16 +23,20 @@ def of_provider(
     :raises ProviderNotFound: no provider has that uuid.
     """
     # One statement, so that one snapshot is read. The page of consumers is selected first: each has a row per class.
+    # Joined with the allocations, it would need DISTINCT: for each page of a pool all its consumers would be read.
     #
     # SELECT ... FROM resource_providers p
-    #   LEFT JOIN (SELECT DISTINCT c.id, c.uuid, c.generation FROM allocations a JOIN consumers c ...
-    #               WHERE a.resource_provider_id = ... AND c.uuid > :after ORDER BY c.uuid LIMIT :limit) c ON TRUE
+    #   LEFT JOIN (SELECT id, uuid, generation FROM consumers
+    #               WHERE id IN (SELECT consumer_id FROM allocations WHERE resource_provider_id = ...)
+    #                 AND uuid > :after ORDER BY uuid LIMIT :limit) c ON TRUE
     #   LEFT JOIN allocations a ON a.consumer_id = c.id AND a.resource_provider_id = p.id
     #  WHERE p.uuid = :uuid
     provider, held = resource_providers.c, allocations.c
     this = select(provider.id).where(provider.uuid == message.uuid).scalar_subquery()
-    chosen = select(consumers.c.id, consumers.c.uuid, consumers.c.generation).distinct()
-    chosen = chosen.join(allocations, held.consumer_id == consumers.c.id).where(held.resource_provider_id == this)
+    holders = select(held.consumer_id).where(held.resource_provider_id == this)
+    chosen = select(consumers.c.id, consumers.c.uuid, consumers.c.generation).where(consumers.c.id.in_(holders))
+    if message.limit is None:
+        chosen = chosen.distinct()  # otherwise MariaDB merges the two queries, and reads all consumers
     part = bulk.page(chosen, consumers.c.uuid, message.after, message.limit).subquery()
     source = resource_providers.outerjoin(part, true()).outerjoin(
         allocations, and_(held.consumer_id == part.c.id, held.resource_provider_id == provider.id)

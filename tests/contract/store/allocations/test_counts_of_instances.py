@@ -1,10 +1,10 @@
 """Test that the instances on hosts are counted and found by the right index: one host's instances are far apart."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, RowMapping, event
 from support.placement_store.builders import Store
 
 from moorage import ids
@@ -40,7 +40,7 @@ def uuids(store: Store) -> list[str]:
     return [row["uuid"] for row in rows]
 
 
-def plans_of(store: Store, work: Callable[[Connection], Any]) -> list[Sequence[Mapping[str, Any]]]:
+def plans_of(store: Store, work: Callable[[Connection], Any]) -> list[Sequence[RowMapping]]:
     """Return the plan of each statement of ``work``."""
     sent: list[tuple[str, Any]] = []
 
