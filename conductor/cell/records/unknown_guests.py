@@ -6,14 +6,16 @@ They are shown to the operator and left running: a guest is destroyed only becau
 from collections.abc import Collection, Sequence
 
 import msgspec
-from sqlalchemy import Connection, and_, or_, select
+from sqlalchemy import Connection, and_, exists, or_, select
 
 from conductor.engine.rows import document, of_row
-from conductor.schema import cell_guests
+from conductor.schema import cell_guests, cell_hosts
 from moorage.db.columns import now
+from moorage.db.database import Database
 from moorage.messages import ListStrangersInCell
 from moorage.model import Guest
 from moorage.model.inspection import UnknownGuest
+from moorage.service.pruning import delete_expired
 
 
 def replace(
@@ -27,6 +29,23 @@ def replace(
     ]
     if rows:
         connection.execute(table.insert().values(cell_uuid=cell_uuid, agent=agent, seen_at=now()), rows)
+
+
+def prune(database: Database, cell_uuid: str, silent_for: float) -> int:
+    """Delete the unknown guests of hosts that have been silent for more than so many seconds; return their number.
+
+    A host that was deleted never lists its guests again. If such a host returns after all, it lists them before it
+    counts as up.
+    """
+    # SELECT attempt_id FROM cell_guests WHERE cell_uuid = ... AND seen_at < ...
+    #    AND NOT EXISTS (SELECT * FROM cell_hosts WHERE ... AND (last_seen >= ... OR withheld_at >= ...))
+    guest, host, since = cell_guests.c, cell_hosts.c, now() - silent_for
+    was_heard = exists().where(
+        host.cell_uuid == guest.cell_uuid,
+        host.service_host == guest.host,
+        or_(host.last_seen >= since, host.withheld_at >= since),
+    )
+    return delete_expired(database, guest.attempt_id, guest.cell_uuid == cell_uuid, guest.seen_at < since, ~was_heard)
 
 
 def list_all(connection: Connection, cell_uuid: str, message: ListStrangersInCell) -> list[UnknownGuest]:

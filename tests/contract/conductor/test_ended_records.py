@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import Connection, event, select
 from support.conductor.record_builders import CELL_UUID, RECORDS, begin, built
 
+from conductor.cell.records import unknown_guests
 from conductor.engine.operations import Operations
 from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import BUILD, CLEAN, DELETE, Backoff, Ended, NoPayload, Wait
@@ -15,13 +16,18 @@ from conductor.retention import CellDeletedInstances, CellEndedRecords, EndedRec
 from conductor.schema import (
     cell_attempts,
     cell_disowned,
+    cell_guests,
+    cell_hosts,
     cell_instances,
     cell_operations,
     cell_requests,
     conductor_operations,
 )
 from moorage import ids
+from moorage.db.columns import now
 from moorage.db.database import Database
+from moorage.messages import ListStrangersInCell
+from moorage.model import Guest
 from moorage.service.pruning import AT_ONCE
 from moorage.service.stored_requests import Retention, StoredRequests
 
@@ -187,3 +193,34 @@ def test_revoked_claims_of_one_cell_are_forgotten_in_bounded_transactions(databa
     found = database.read(lambda connection: set(connection.scalars(select(cell_disowned.c.cell_uuid))))
     assert found == {CELL_UUID, other["cell_uuid"]}
     assert database.read(lambda connection: claims.among(connection, [young, rows[0]["claim_id"]])) == {young}
+
+
+def test_unknown_guests_are_kept_until_their_host_has_been_silent_for_long(database: Database) -> None:
+    heard = {"living": (KEPT - 1, None), "withheld": (KEPT + 1, KEPT - 1), "silent": (KEPT + 1, KEPT + 1)}
+    described = {"agent": "a", "description": b"{}", "description_number": 1, "acknowledged_number": 1}
+
+    def record(connection: Connection) -> None:
+        for host, (seen, withheld) in heard.items():
+            times = {"last_seen": now() - seen, "withheld_at": None if withheld is None else now() - withheld}
+            row = cell_hosts.insert().values(**SCOPE, service_host=host, nodename=host, **described, **times)
+            connection.execute(row)
+        for host in (*heard, "unknown"):
+            guest = Guest(instance_uuid=ids.fresh(), host=host, attempt_id=ids.fresh(), claim_id=ids.fresh())
+            unknown_guests.replace(connection, CELL_UUID, "a", [host], [guest])
+        connection.execute(cell_guests.update().values(seen_at=cell_guests.c.seen_at - KEPT - 1))
+
+    database.write(record)
+    CellEndedRecords(database, cell_operations, {"cell_uuid": ids.fresh()}, KEPT).prune()
+    listed = partial(unknown_guests.list_all, cell_uuid=CELL_UUID, message=ListStrangersInCell())
+    assert [one.guest.host for one in database.read(listed)] == ["living", "silent", "unknown", "withheld"]
+
+    CellEndedRecords(database, cell_operations, SCOPE, KEPT).prune()
+    assert [one.guest.host for one in database.read(listed)] == ["living", "withheld"]
+
+
+def test_an_unknown_guest_that_was_just_listed_is_kept_although_its_host_is_not_recorded(database: Database) -> None:
+    guest = Guest(instance_uuid=ids.fresh(), host="a", attempt_id=ids.fresh(), claim_id=ids.fresh())
+    database.write(lambda connection: unknown_guests.replace(connection, CELL_UUID, "a", ["a"], [guest]))
+    CellEndedRecords(database, cell_operations, SCOPE, KEPT).prune()
+    listed = partial(unknown_guests.list_all, cell_uuid=CELL_UUID, message=ListStrangersInCell())
+    assert [one.guest for one in database.read(listed)] == [guest]
