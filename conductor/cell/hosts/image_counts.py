@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, select
 
-from conductor.engine.rows import batches
+from conductor.engine.rows import SPECS_AT_ONCE, batches
 from conductor.schema import cell_attempts, cell_hosts, cell_instances, cell_operations
 from moorage.db.columns import as_uuid, now
 from moorage.db.database import Database
@@ -57,7 +57,7 @@ class ImageCounts:
             return {}
         hosts, clock = self._database.read(self._to_look_at)
         for part in batches(sorted(hosts), _AT_ONCE):
-            found = self._database.read(partial(self._count, part))
+            found = self._database.read_one_moment(partial(self._count, part))
             for host in part:
                 self._counts.pop(host, None)
             self._counts |= found
@@ -86,19 +86,19 @@ class ImageCounts:
 
     def _count(self, hosts: Collection[str], connection: Connection) -> dict[str, Mapping[str, int]]:
         instances = cell_instances.c
-        rows = connection.execute(
-            select(instances.host, instances.request_spec).where(
-                self._in(cell_instances),
-                instances.host.in_(hosts),
-                instances.state.in_(_THERE),
-                instances.claim_id.is_not(None),
-                instances.request_spec.is_not(None),
-            )
+        there = select(instances.uuid).where(
+            self._in(cell_instances),
+            instances.host.in_(hosts),
+            instances.state.in_(_THERE),
+            instances.claim_id.is_not(None),
+            instances.request_spec.is_not(None),
         )
+        images = select(instances.host, instances.request_spec).where(self._in(cell_instances))
         found: dict[str, Counter[str]] = {}
-        for row in rows:
-            properties = msgspec.json.decode(row.request_spec, type=_Imaged).image.properties
-            found.setdefault(row.host, Counter()).update(self._pairs(properties))
+        for uuids in batches(connection.scalars(there).all(), SPECS_AT_ONCE):
+            for row in connection.execute(images.where(instances.uuid.in_(uuids))):
+                properties = msgspec.json.decode(row.request_spec, type=_Imaged).image.properties
+                found.setdefault(row.host, Counter()).update(self._pairs(properties))
         return {host: dict(pairs.most_common(_MOST_PAIRS)) for host, pairs in found.items() if pairs}
 
     def _pairs(self, properties: Mapping[str, str]) -> Iterable[str]:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from sqlalchemy import Connection
+from support.databases.statements import statements_of
 
 from conductor.cell.hosts.image_counts import ImageCounts
 from conductor.cell.hosts.loads import CellLoads
@@ -286,6 +287,19 @@ def test_image_properties_of_placed_servers_are_counted_if_they_are_configured(r
     expected = {"os_distro=debian": 6, "os_distro=windows": 1, "hw_vif=e1000": 1}
     assert loads == {"a": HostLoad(image_properties=expected)}
     assert records.loads() == {}
+
+
+def test_few_requests_are_read_at_a_time(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conductor.cell.hosts.image_counts.SPECS_AT_ONCE", 3)
+    records.host("a")
+    for _ in range(7):
+        records.instance("a", image=LINUX)
+    counts = ImageCounts(records.database, records.cell, ["os_distro"])
+    with statements_of(records.database) as sent:
+        assert counts.now() == {"a": {"os_distro=debian": 7}}
+    assert (
+        sum(statement.startswith("SELECT cell_instances.host, cell_instances.request_spec") for statement in sent) == 3
+    )
 
 
 def test_only_hosts_on_which_an_operation_has_ended_are_counted_again(records: Records) -> None:
