@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, bindparam, false, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, bindparam, false, func, select
 
 from conductor.cell.records.alike_changes import AlikeChanges
 from conductor.cell.records.lives import HostLives, Life
@@ -34,6 +34,9 @@ HAS_ENDED = cell_attempts.c.state.not_in(_NOT_ENDED)
 # Built once: it takes SQLAlchemy longer to build a statement than to run it.
 _all = select(cell_attempts).where(cell_attempts.c.cell_uuid == bindparam("cell")).order_by(cell_attempts.c.number)
 _OF_INSTANCE = _all.where(cell_attempts.c.instance_uuid == bindparam("instance"))
+_LAST = select(func.max(cell_attempts.c.number)).where(
+    cell_attempts.c.cell_uuid == bindparam("cell"), cell_attempts.c.instance_uuid == bindparam("instance")
+)
 _OF_ID = _OF_INSTANCE.where(cell_attempts.c.attempt_id == bindparam("id"))
 _OF_NUMBER = _OF_INSTANCE.where(cell_attempts.c.number == bindparam("number"))
 _OF_IDS = _all.where(cell_attempts.c.attempt_id.in_(bindparam("ids", expanding=True)))
@@ -189,7 +192,9 @@ class AttemptRecords:
 
     def next_number(self, connection: Connection, instance_uuid: str) -> int:
         """Return the number of an instance's next attempt; numbers continue through all its builds and moves."""
-        return max((attempt.number for attempt in self.attempts(connection, instance_uuid)), default=0) + 1
+        # One entry of an index: an instance may have been moved thousands of times.
+        last: int | None = connection.scalar(_LAST, {"cell": self.cell_uuid, "instance": instance_uuid})
+        return (last or 0) + 1
 
     def add_attempt(
         self,

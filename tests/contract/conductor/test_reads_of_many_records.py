@@ -192,6 +192,15 @@ def test_the_attempts_of_some_migrations_are_found_among_those_of_builds(many_de
     assert found.keys() == set(moves)
 
 
+def test_the_next_attempt_is_numbered_without_reading_all_earlier_ones(database: Database) -> None:
+    made = [attempt(number, "ended", guest_gone=True) | {"number": number} for number in range(1, MOST + 1)]
+    uuid = ids.derived("moved often")
+    record(database, cell_attempts, [each | {"instance_uuid": uuid} for each in made])
+    cell = CellRecords(CELL_UUID)
+    assert in_one_part(database, partial(cell.next_number, instance_uuid=uuid)) == MOST + 1
+    assert in_one_part(database, partial(cell.next_number, instance_uuid=ids.fresh())) == 1
+
+
 def test_migrations_are_shown_without_reading_their_requests(database: Database) -> None:
     of = {"kind": "resize", "instance_state": "active", "source_number": 1, "source_host": "a", "is_aborted": False}
     row = instance(1, "moved") | of
