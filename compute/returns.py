@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from compute import cell_messages
 from compute.agent import ComputeAgent
-from compute.cell_client import CellClient, Interrupted
-from compute.cell_messages import in_batches
+from compute.cell_client import AT_FAULT, CellClient, Interrupted
+from compute.cell_messages import halves, in_batches
 from compute.driver import Driver
 from compute.workers import Workers
 from moorage import errors, ids
@@ -80,8 +80,16 @@ class Returns:
                 self._busy = False
 
     def _try(self, hosts: Sequence[str]) -> None:
+        """Return hosts; halve a refused batch, so that the guests of one bad host do not delay the others."""
         try:
             returned = self._return(hosts)
+        except AT_FAULT as refusal:
+            if len(hosts) == 1:
+                LOG.error("Host %s cannot return, its guests are refused: %s", hosts[0], refusal)
+                return
+            for half in halves(hosts):
+                self._try(half)
+            return
         except errors.MoorageError as fault:
             LOG.warning("%d host(s) have not returned yet: %s", len(hosts), fault)
             return

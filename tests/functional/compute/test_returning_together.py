@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 from support.compute.builders import HOST, HOSTS, NewStage, wait_until
 
 from compute.fake.driver import FakeDriver
@@ -39,6 +40,25 @@ def test_a_host_whose_guests_cannot_be_listed_delays_only_its_own_return(new_sta
     driver.is_broken = False
     wait_until(lambda: HOST in stage.cell.returned())
     wait_until(lambda: len(stage.cell.received(BuildFinished)) == 3)
+
+
+@pytest.mark.parametrize("amount", [0, object()])
+def test_a_host_whose_guests_are_refused_delays_only_its_own_return(new_stage: NewStage, amount: Any) -> None:
+    class Odd(FakeDriver):
+        is_odd = True
+
+        def guests(self, host: str) -> Sequence[Guest]:
+            found = super().guests(host)
+            odd = self.is_odd and host == HOSTS[1]
+            return [structs.replace(guest, resources={"VCPU": amount}) for guest in found] if odd else found
+
+    stage = new_stage(fake_driver={"stranger_guests": 3})
+
+    driver = stage.start(Odd)
+
+    wait_until(lambda: set(stage.cell.returned()) == {HOSTS[0], HOSTS[2]})
+    driver.is_odd = False
+    wait_until(lambda: set(stage.cell.returned()) == set(HOSTS))
 
 
 def test_hosts_with_more_guests_than_fit_into_one_message_return_in_several_messages(
