@@ -7,7 +7,7 @@ list compares this life with the current one, so that a list from an earlier lif
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, select, update
 
 from conductor.engine.rows import batches
 from conductor.schema import cell_hosts
@@ -43,6 +43,27 @@ _RETURNING = by_index(
     # Each report of an agent reads this. MariaDB would read all hosts of the cell, in the order of the primary key.
     cell_hosts,
     "ix_cell_hosts_agent",
+)
+# SELECT service_host, MAX(other.life) FROM cell_hosts
+#  JOIN cell_hosts other ON other.service_host = service_host AND other.life > life AND …
+#  WHERE cell_uuid = … AND agent = … AND service_host IN (…) GROUP BY service_host
+_OTHER = cell_hosts.alias("other")
+_BEHIND = (
+    select(cell_hosts.c.service_host, func.max(_OTHER.c.life).label("life"))
+    .join(
+        _OTHER,
+        and_(
+            _OTHER.c.cell_uuid == cell_hosts.c.cell_uuid,
+            _OTHER.c.service_host == cell_hosts.c.service_host,
+            _OTHER.c.life > cell_hosts.c.life,
+        ),
+    )
+    .where(
+        cell_hosts.c.cell_uuid == bindparam("cell_uuid"),
+        cell_hosts.c.agent == bindparam("of_agent"),
+        cell_hosts.c.service_host.in_(bindparam("hosts", expanding=True)),
+    )
+    .group_by(cell_hosts.c.service_host)
 )
 
 
@@ -90,11 +111,23 @@ class HostLives:
     def begin(self, connection: Connection, agent: str, hosts: Sequence[str]) -> None:
         """Begin a new life of an agent's hosts: they are returning until :meth:`CellHosts.returned`."""
         for names in batches(hosts):
+            self._catch_up(connection, agent, names)
             connection.execute(
                 update(cell_hosts)
                 .where(self._of_this_cell(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
                 .values(is_returning=True, life=cell_hosts.c.life + 1)
             )
+
+    def _catch_up(self, connection: Connection, agent: str, names: Sequence[str]) -> None:
+        """Raise the lives of hosts that have had later lives under another agent, with other nodes.
+
+        The life of a host is the greatest of its nodes. Without this, the next life would have a former number, and no
+        list of guests would be of the current life.
+        """
+        named = {"cell_uuid": self._cell_uuid, "of_agent": agent, "hosts": names}
+        for row in connection.execute(_BEHIND, named).all():
+            these = (self._of_this_cell(), cell_hosts.c.agent == agent, cell_hosts.c.service_host == row.service_host)
+            connection.execute(update(cell_hosts).where(*these).values(life=row.life))
 
     def _of_this_cell(self) -> ColumnElement[bool]:
         return cell_hosts.c.cell_uuid == self._cell_uuid

@@ -1,6 +1,8 @@
 """Test that late messages of an earlier life of a host, or of its agent, change nothing."""
 
+import msgspec
 import pytest
+from msgspec import structs
 from support.conductor.builders import FakeAgent, FakePlacement, World, node, report, wait_until
 from support.conductor.host_reports import (
     ended_attempts,
@@ -37,6 +39,27 @@ def spawning(world: World) -> BuildOnHost:
 def is_spawning(world: World, build: BuildOnHost) -> bool:
     [attempt] = world.show(build.instance_uuid).attempts
     return attempt.state == "building" and world.placement.hosts_held() == {node(build.host)}
+
+
+def test_a_host_returns_although_it_has_had_later_lives_with_another_node_under_another_agent(world: World) -> None:
+    world.cell_call(list_of_guests("a", start_hosts(world, "a").lives))
+    former = structs.replace(report("b"), service_host="a", agent="other")
+    other = {"nodename": "'b'", "agent": "'other'", "description": "?", "life": "life + 5", "last_seen": "0"}
+    with world.records.engine.begin() as connection:
+        columns = [row[1] for row in connection.exec_driver_sql("PRAGMA table_info(cell_hosts)")]
+        connection.exec_driver_sql(
+            f"INSERT INTO cell_hosts ({', '.join(columns)}) "
+            f"SELECT {', '.join(other.get(column, column) for column in columns)} FROM cell_hosts",
+            (msgspec.json.encode(former),),
+        )
+
+    first = start_hosts(world, "a").lives
+    second = start_hosts(world, "a").lives
+    world.cell_call(list_of_guests("a", first))
+    assert returning(world, "a") == ("a",)
+    world.cell_call(list_of_guests("a", second))
+
+    assert returning(world, "a") == ()
 
 
 @pytest.mark.parametrize("restarted", [False, True])
