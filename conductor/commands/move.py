@@ -203,7 +203,10 @@ class InstanceRevert(_ServerOrder):
 
 
 class InstanceAbort(_ServerOrder):
-    """Abort live migrations in progress: the instances stay on their source hosts."""
+    """Abort live migrations in progress: the instances stay on their source hosts.
+
+    This also frees instances that a former release has left `moving` after their migrations had `failed`.
+    """
 
     kind = AbortMigration
 

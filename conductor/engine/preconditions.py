@@ -12,7 +12,7 @@ from conductor.engine.steps import ATTACH, DETACH, HEAL
 from moorage import errors
 from moorage.model import MoveKind
 
-_UNDER_WAY = "wait for {migration} to end, or abort it if it is a live migration"
+_UNDER_WAY = "wait for {migration} to end, or abort it if it is a live migration or has failed"
 _WAITING = "confirm or revert {migration} first"
 #: The advice to the operator, by the state of the instance.
 _ADVICE: Mapping[str, str] = {

@@ -174,7 +174,7 @@ class RevertMigration(EndOfMigration, frozen=True, kw_only=True):
 
 
 class AbortMigration(EndOfMigration, frozen=True, kw_only=True):
-    """Abort a live migration in progress."""
+    """Abort a live migration in progress, or free a server that its cell still reserves for a move which has ended."""
 
 
 class ShelveInstance(OrderAfter[Done], frozen=True, kw_only=True):

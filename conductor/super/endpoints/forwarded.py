@@ -4,8 +4,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from conductor.engine.steps import MOVE, UNSHELVE, Operation
+from conductor.engine.steps import ABORTED, MOVE, UNSHELVE, Operation
 from conductor.super.context import SuperPart
+from conductor.super.endpoints.instances import SuperView
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from conductor.super.steps.move import SuperMoves
@@ -15,11 +16,13 @@ from moorage.messages import (
     AbortMigration,
     AttachResource,
     AttachResourceInCell,
+    CancelMoveInCell,
     ConfirmMigration,
     DetachResource,
     DetachResourceInCell,
     Done,
     EndMoveInCell,
+    ListMigrationsInCell,
     OperationBegun,
     RebuildInCell,
     RebuildInstance,
@@ -41,6 +44,8 @@ class ForwardGuards(Value, frozen=True, kw_only=True):
     order_number: int | None = None
     #: The migration that the order confirms, reverts or aborts.
     migration_uuid: Uuid | None = None
+    #: The move has ended here, and its cell still reserves the instance for it: only that is undone.
+    is_left: bool = False
 
 
 class ForwardDecision(Mutation[ForwardGuards], frozen=True, kw_only=True):
@@ -72,7 +77,7 @@ class ForwardedOrders(SuperPart):
 
     @serves(AbortMigration)
     def abort_migration(self, message: AbortMigration) -> Done:
-        """Abort a live migration."""
+        """Abort a live migration, or free an instance that is still reserved for a move which has ended."""
         return self._relay(message, message.instance_uuid, EndMoveInCell, outcome="abort")
 
     @serves(ShelveInstance)
@@ -115,10 +120,12 @@ class ForwardedOrders(SuperPart):
         cell_uuid, passed = self._pass_on(message, uuid)
         if kind is EndMoveInCell:
             content["migration_uuid"] = passed.migration_uuid
-        request_id = ids.derived(message.request_id, "in_cell")
-        in_cell = kind(request_id=request_id, instance_uuid=uuid, order_number=passed.order_number, **content)
+        named = {"request_id": ids.derived(message.request_id, "in_cell"), "instance_uuid": uuid}
+        in_cell: Mutation[Any] = kind(order_number=passed.order_number, **named, **content)
+        if passed.is_left:
+            in_cell = CancelMoveInCell(migration_uuid=str(passed.migration_uuid), reason=ABORTED, **named)
         try:
-            done = self._super.cells.call(cell_uuid, in_cell, timeout=self._super.cells.order_patience)
+            done: R = self._super.cells.call(cell_uuid, in_cell, timeout=self._super.cells.order_patience)
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
         except errors.InstanceNotFound as fault:
@@ -141,10 +148,13 @@ class ForwardedOrders(SuperPart):
         decision = ForwardDecision(
             request_id=ids.derived(message.request_id, "passed_on"), content=message.digest().hex()
         )
+        left = self._left_reserved(message) if isinstance(message, AbortMigration) else None
 
         def work(connection: Connection) -> ForwardGuards:
             is_abort = isinstance(message, AbortMigration)
             self._require_unplaced(connection, uuid, may_be_placed=is_abort)
+            if left is not None:
+                return ForwardGuards(migration_uuid=left, is_left=True)
             migration_uuid = None
             if isinstance(message, EndOfMigration):
                 migration_uuid = message.migration_uuid or super_migrations.open_of(connection, uuid)
@@ -163,6 +173,31 @@ class ForwardedOrders(SuperPart):
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
         return str(self._super.database.read(lambda connection: super_records.read(connection, uuid)).cell_uuid), passed
+
+    def _left_reserved(self, message: AbortMigration) -> str | None:
+        """Return the migration for which the cell still reserves an instance, although it has ended here, or None.
+
+        A former release has left it so if the cell could not send its answer to the preparation, or did not understand
+        the cancellation. Nothing would continue the move, and the cell would refuse every order but a deletion.
+        """
+        uuid = message.instance_uuid
+        if self._super.database.read(lambda connection: super_migrations.open_of(connection, uuid)) is not None:
+            return None
+        try:
+            instance = SuperView(self._super).read_current(uuid)
+        except errors.InstanceNotFound:
+            return None  # the decision refuses it, and late copies of this order too
+        named, cell_uuid = instance.migration_uuid, instance.cell_uuid
+        if (
+            instance.state != "moving"
+            or cell_uuid is None
+            or named is None
+            or message.migration_uuid not in (None, named)
+        ):
+            return None
+        asked = ListMigrationsInCell(uuids=(named,))
+        found = self._super.cells.call(cell_uuid, asked, timeout=self._super.cells.patience)
+        return named if [migration.state for migration in found] == ["placing"] else None
 
     def _require_unplaced(self, connection: Connection, uuid: str, *, may_be_placed: bool) -> None:
         row = super_records.lock_known(connection, uuid)

@@ -12,7 +12,7 @@ UUID, MIGRATION = ids.derived("instance"), ids.derived("migration")
     ("state", "first"),
     [
         ("building", "Wait"),
-        ("moving", f"Wait for migration {MIGRATION} to end, or abort it if it is a live migration"),
+        ("moving", f"Wait for migration {MIGRATION} to end, or abort it if it is a live migration or has failed"),
         ("moved", f"Confirm or revert migration {MIGRATION} first"),
         ("shelving", "is forced down; then unshelve it"),
         ("shelved", "Unshelve it"),

@@ -1,6 +1,7 @@
-"""Test aborts of live migrations before a scheduler has answered, and during a swap whose former host builds."""
+"""Test aborts of moves before a scheduler has answered, after they have ended, and during a swap."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.conductor.builders import FakePlacement, FakeScheduler, World, node, wait_until
@@ -15,11 +16,12 @@ from moorage.messages import (
     Claimed,
     Done,
     LiveMigrateInstance,
+    MigrateInstance,
     SelectDestinations,
     ShowMigration,
     SwapClaim,
 )
-from moorage.model import Migration, Selection
+from moorage.model import Migration, MoveKind, Selection
 
 
 class BuildsAndRefuses(FakeAgent):
@@ -158,3 +160,35 @@ def test_a_live_migration_that_has_claimed_without_an_answer_is_aborted_once_the
     assert ends(world, migration).reason == "it was aborted"
     assert_only_on_its_source(world, uuid)
     assert {build.host for build in world.agent.builds} == {"a"}
+
+
+@pytest.mark.parametrize("kind", ["cold-migration", "live-migration"])
+def test_an_abort_frees_an_instance_that_a_former_release_has_left_reserved_for_a_move(
+    world: World, moorage: Any, kind: MoveKind
+) -> None:
+    uuid = built(world)
+    left = Mover(world, uuid, kind)
+    left.prepare()
+    order = ("instance", "abort", uuid, "--request-id", "r")
+
+    assert moorage(*order)[0] == 0
+
+    assert_only_on_its_source(world, uuid)
+    assert (left.shown().state, left.shown().reason) == ("failed", "it was aborted")
+    again = live_migrate(world, uuid)
+    assert moorage(*order)[0] == 0
+    wait_until(lambda: world.bus.client("conductor").call(ShowMigration(uuid=again)).state == "confirmed")
+
+
+def test_a_cold_migration_that_is_being_placed_is_not_aborted(world: World, moorage: Any) -> None:
+    scheduler = world.replace(AwayScheduler(world.placement, claims=False))
+    uuid = built(world)
+    order = MigrateInstance(request_id=ids.fresh(), instance_uuid=uuid)
+    migration = world.bus.client("conductor").call(order).migration_uuid
+    wait_until(lambda: len(scheduler.asked) > 1)
+
+    assert moorage("instance", "abort", uuid)[0] == 1
+
+    assert world.show(uuid).migration_uuid == migration
+    scheduler.is_away = False
+    becomes(world, uuid, "moved")
