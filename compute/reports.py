@@ -19,12 +19,15 @@ from compute.returns import Returns
 from compute.tracker import Tracker
 from moorage import context, errors
 from moorage.messages import HostsReported, ReportHostsInCell
+from moorage.messages.wire import decode_strictly
 from moorage.model import HostReport
 
 LOG = logging.getLogger(__name__)
 
 _HOSTS_AT_ONCE = 1000
 _NAMES_AT_ONCE = 20_000
+# The fields of a description that the cell refuses if they are invalid; attributes may have any value.
+_NAMES = ("service_host", "nodename", "compute_node_uuid", "agent", "availability_zone")
 # Seconds. Less than the time-out of other calls: at the start of a cloud the conductor's queue may not exist yet, and
 # messages to it are lost.
 _PATIENCE = 5.0
@@ -74,7 +77,7 @@ class Reporter:
         """Describe hosts; repeat unanswered messages, with the same ids, until :meth:`stop`."""
         with context.bound(service=self._service), suppress(Interrupted):
             self._begin_anew()
-            hosts = self._driver.hosts()
+            hosts = self._without_invalid(self._driver.hosts())
             # Before trees are read: from then on an earlier process of this agent can change nothing.
             self._introduce(hosts)
             # Provider trees before descriptions, so that no scheduler gets a host without inventory.
@@ -93,6 +96,12 @@ class Reporter:
         """Repeat no more messages."""
         self._ended.set()
         self._tracker.stop()
+
+    def _without_invalid(self, hosts: Sequence[HostReport]) -> list[HostReport]:
+        """Leave out the hosts whose names or uuids no cell takes: in a message they would hold back the others."""
+        with self._lock:
+            described = dict(self._hosts)
+        return [host for host in hosts if described.get(_key(host)) == host or _is_valid(host)]
 
     def _introduce(self, hosts: Sequence[HostReport]) -> None:
         """Report this incarnation of the agent, so that an earlier one can no longer change what is read next.
@@ -215,6 +224,16 @@ class Reporter:
             # A cell conductor of the previous release does not support this.
             with suppress(errors.InvalidRequest):
                 self._take(message, self._cell.once(message, timeout=_PATIENCE))
+
+
+def _is_valid(report: HostReport) -> bool:
+    """Return whether a cell takes the names and the uuid of a host; if it does not, log the reason."""
+    try:
+        decode_strictly(HostReport, {name: getattr(report, name) for name in _NAMES})
+    except errors.InvalidRequest as fault:
+        LOG.error("Host %r is not reported: its %s is invalid: %s", report.service_host, fault.path[2:], fault.reason)
+        return False
+    return True
 
 
 def _key(report: HostReport) -> tuple[str, str]:

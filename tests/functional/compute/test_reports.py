@@ -1,5 +1,6 @@
 """Test the reports of an agent about its hosts."""
 
+import os
 from typing import Any
 
 import pytest
@@ -161,7 +162,19 @@ def odd(host: HostReport, **changes: Any) -> HostReport:
     return structs.replace(host, **changes) if host.service_host == "host-0002" else host
 
 
-@pytest.mark.parametrize("driver", [OddZone, OddAttribute, OddTree, OddInventory])
+class OddUuid(FakeDriver):
+    """Describes a node by its uuid as the firmware writes it."""
+
+    def hosts(self) -> list[HostReport]:
+        return [odd(host, compute_node_uuid=host.compute_node_uuid.upper()) for host in super().hosts()]
+
+
+class OddNode(FakeDriver):
+    def hosts(self) -> list[HostReport]:
+        return [odd(host, nodename=os.fsdecode(b"caf\xe9")) for host in super().hosts()]
+
+
+@pytest.mark.parametrize("driver", [OddZone, OddAttribute, OddTree, OddInventory, OddUuid, OddNode])
 def test_a_host_that_cannot_be_reported_does_not_keep_the_others_from_being_reported(
     new_stage: NewStage, driver: type[FakeDriver], caplog: pytest.LogCaptureFixture
 ) -> None:
