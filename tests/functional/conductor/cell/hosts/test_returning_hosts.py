@@ -270,9 +270,11 @@ def test_a_guest_is_destroyed_on_a_host_that_its_agent_withholds(world: World) -
     time.sleep(0.5)
     assert (world.agent.destroyed, len(world.placement.residues)) == ([], 1)
 
-    report_hosts(world, withheld=("a",))
+    def is_released() -> bool:
+        report_hosts(world, withheld=("a",))  # at each interval, as an agent does: a report counts for a second here
+        return not world.placement.residues
 
-    wait_until(lambda: not world.placement.residues)
+    wait_until(is_released)
     assert len(world.agent.destroyed) == 1
 
 
