@@ -76,7 +76,7 @@ class _WithCodes(logging.LoggerAdapter[logging.Logger]):
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Return the message, with the code if it is an error of Moorage."""
-        return f"{msg} ({msg.code})" if isinstance(msg, MoorageError) else msg, kwargs
+        return msg.with_code if isinstance(msg, MoorageError) else msg, kwargs
 
 
 class Shell(App):

@@ -44,7 +44,7 @@ def _line(check: Check) -> Line:
     try:
         return Line(part, "ok", ask())
     except errors.MoorageError as fault:
-        return Line(part, "wrong", f"{fault} ({fault.code})")
+        return Line(part, "wrong", fault.with_code)
     except ArgumentError:
         # Omit the error's text: it contains the URL, and so the password.
         return Line(part, "wrong", "its database's URL is none")

@@ -58,6 +58,11 @@ class MoorageError(Exception):
         return " ".join(first_paragraph.split()).format_map(_Blank(self.data))
 
     @property
+    def with_code(self) -> str:
+        """The text followed by the code in brackets: operators look errors up by their codes."""
+        return f"{self} ({self.code})"
+
+    @property
     def advice(self) -> str:
         """The advice to the operator: the paragraphs after the first one of the docstring, if any."""
         _, _, rest = inspect.cleandoc(self.__doc__ or "").partition("\n\n")

@@ -66,7 +66,7 @@ class ProviderReshape(PlacementCommand, Lister):
             super().run(parsed_args)
         except MalformedFile as malformed:
             for fault in malformed.faults:
-                LOG.error("%s", fault)
+                LOG.error("%s", fault.with_code)
         return self._status
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:

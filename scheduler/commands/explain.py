@@ -85,12 +85,14 @@ class Explain(Configured, ShowOne):
         self._status = NOT_KNOWN
         try:
             super().run(parsed_args)
+        except BrokenPipeError:
+            raise  # The reader of the output has ended. That is no failure of the scheduler.
         except errors.CallerError as fault:
-            sys.stderr.write(f"{fault}\n")
+            sys.stderr.write(f"{fault.with_code}\n")
             return BAD_INPUT
         except errors.MoorageError as fault:
             advice = f" {fault.advice}" if isinstance(fault, errors.BrokenPlugin) else ""
-            sys.stderr.write(f"It is unknown whether there is a host: {fault}{advice}\n")
+            sys.stderr.write(f"It is unknown whether there is a host: {fault.with_code}{advice}\n")
             return NOT_KNOWN
         except Exception as fault:  # else the exit status would be 1, which means that there is no host
             if self.app.options.debug:

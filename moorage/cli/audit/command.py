@@ -131,9 +131,11 @@ class AuditShow(Configured, Lister):
         self._verdict = INCOMPLETE
         try:
             super().run(parsed_args)
+        except BrokenPipeError:
+            raise  # The reader of the output has ended, as in every command.
         except errors.MoorageError as fault:
             # For instance, the configuration is unreadable: nothing was collected, and this is not a finding.
-            LOG.error("%s", fault)
+            LOG.error("%s", fault.with_code)
             return INCOMPLETE
         except Exception as fault:  # otherwise the exit status would be 1, which means that there are findings
             if self.app.options.debug:

@@ -204,7 +204,7 @@ def test_a_malformed_file_is_refused_with_line_numbers_before_any_change(
     assert fleet.use("host1") == {"host1": FLAT}
 
     assert operator.runs(RESHAPE, str(tmp_path / "none.yaml"))[0] == 1
-    assert "No such file" in operator.said.err
+    assert "No such file or directory. (moorage.invalid_request)" in operator.said.err
 
 
 def test_a_missing_host_is_refused_and_stops_the_run(operator: Operator, fleet: Fleet) -> None:
