@@ -64,7 +64,8 @@ class GuestFile:
             except sqlite3.Error as fault:
                 if connection is not None:
                     connection.close()
-                raise errors.ConfigurationError(reason=f"the guests' file {self._path}: {fault}") from fault
+                place = f"the guests' file {self._path.absolute()} ([fake_driver] state_file)"
+                raise errors.ConfigurationError(reason=f"{place}: {fault}") from fault
             self._connection = connection
 
     def close(self) -> None:

@@ -251,7 +251,9 @@ class Database:
         """Return Moorage's error for an exception of the database, or None."""
         if faults.is_away(fault):
             LOG.warning("The database of %s cannot be reached: %s", self.schema, fault.orig)
-            return errors.StoreUnavailable(schema=self.schema, reason=faults.plain_reason(fault))
+            # SQLite does not name its file; other servers name their address.
+            place = f"{self.url.database}: " if self.is_sqlite else ""
+            return errors.StoreUnavailable(schema=self.schema, reason=place + faults.plain_reason(fault))
         if faults.is_refused(fault):
             reason = f"{faults.plain_reason(fault)} ({mask_url(self.url.render_as_string(hide_password=True))})"
             return errors.StoreRefused(schema=self.schema, reason=reason, remedy=faults.remedy(fault))

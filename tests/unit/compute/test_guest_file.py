@@ -273,3 +273,13 @@ def test_an_older_agent_counts_a_stopped_guest_as_finished(tmp_path: Path) -> No
     connection.close()
 
     assert unfinished == []
+
+
+def test_a_file_that_cannot_be_opened_is_named_with_its_folder_and_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("missing") / "guests.sqlite"
+    with pytest.raises(errors.ConfigurationError) as refused:
+        GuestFile(file).open()
+    assert f"{tmp_path / file} ([fake_driver] state_file): unable to open" in str(refused.value)

@@ -380,6 +380,13 @@ def test_a_value_that_an_option_of_a_service_cannot_have_is_told_with_the_option
     assert f"The configuration is wrong: {option}: Should be" in " ".join((told.out + told.err).split())
 
 
+@pytest.mark.parametrize("name", ["dashboard", "placement-api"])
+def test_the_help_names_the_option_of_the_configuration_that_has_each_default(name: str) -> None:
+    [point] = entry_points(group="moorage.cli", name=name)
+    options = point.load()(Shell(), None, name).get_parser(f"moorage {name}")._actions
+    assert [one.dest for one in options if one.default is None and "(default: [" not in str(one.help)] == []
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_command_whose_streams_are_closed_is_carried_out(closed: str) -> None:
     line = f'exec "$0" -m moorage.cli.shell help instance list {closed}'
