@@ -13,14 +13,17 @@ from moorage.cli.serving import Serving
 class Dashboard(Serving, Command):
     """Serve a read-only web page of the cloud: hosts, requests, operations and audits.
 
-    The defaults of the options are in the configuration group [dashboard]. The groups [placement_api] and [oslo_policy]
-    control access, as for `moorage placement-api`.
+    The configuration groups [placement_api] and [oslo_policy] control access, as for `moorage placement-api`.
     """
 
     arguments: Sequence[Argument] = (
-        argument("--host", help="Address to listen on"),
-        argument("--port", type=int, help="Port to listen on"),
-        argument("--auth-strategy", choices=["keystone", "noauth2"], help="How clients are authenticated"),
+        argument("--host", help="Address to listen on (default: [dashboard] host)"),
+        argument("--port", type=int, help="Port to listen on (default: [dashboard] port)"),
+        argument(
+            "--auth-strategy",
+            choices=["keystone", "noauth2"],
+            help="How clients are authenticated (default: [placement_api] auth_strategy)",
+        ),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

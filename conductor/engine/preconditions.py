@@ -52,7 +52,7 @@ def not_forced_down(host: str) -> errors.InvalidState:
     """Return the error for an evacuation from a host that is not forced down."""
     return errors.InvalidState(
         reason=f"host {host} is not forced down: once it is certain that nothing runs there, "
-        f"moorage host set {host} --forced-down"
+        f"run `moorage host set {host} --forced-down`"
     )
 
 

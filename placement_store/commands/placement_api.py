@@ -30,18 +30,19 @@ LOG = logging.getLogger(__name__)
 
 
 class PlacementApi(Configured, Command):
-    """Serve Placement's HTTP API until a signal stops it; requests in progress are answered first.
-
-    The defaults of the options are in the configuration group [placement_api].
-    """
+    """Serve Placement's HTTP API until a signal stops it; requests in progress are answered first."""
 
     arguments = (
-        argument("--host", help="Address to listen on"),
-        argument("--port", type=int, help="Port to listen on"),
-        argument("--auth-strategy", choices=["keystone", "noauth2"], help="How clients are authenticated"),
-        argument("--database-url", metavar="URL", help="Database to use instead of [database] connection"),
-        argument("--workers", type=int, help="Number of processes"),
-        argument("--threads", type=int, help="Number of threads per process"),
+        argument("--host", help="Address to listen on (default: [placement_api] host)"),
+        argument("--port", type=int, help="Port to listen on (default: [placement_api] port)"),
+        argument(
+            "--auth-strategy",
+            choices=["keystone", "noauth2"],
+            help="How clients are authenticated (default: [placement_api] auth_strategy)",
+        ),
+        argument("--database-url", metavar="URL", help="URL of the database (default: [database] connection)"),
+        argument("--workers", type=int, help="Number of processes (default: [placement_api] workers)"),
+        argument("--threads", type=int, help="Number of threads per process (default: [placement_api] threads)"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

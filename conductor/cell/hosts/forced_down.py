@@ -89,5 +89,5 @@ def why_waiting(host: str, fault: errors.MoorageError) -> str:
     """Return the reason for waiting for a host, with the command to run if the host will not return."""
     return (
         f"{host}: {fault} It is waited for; if it will not come back, and once it is certain that nothing runs there, "
-        f"moorage host set {host} --forced-down"
+        f"run `moorage host set {host} --forced-down`"
     )
