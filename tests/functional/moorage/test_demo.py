@@ -1,11 +1,15 @@
 """Test the commands `moorage demo` and `moorage bench` without servers."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from support.cli.commands import Run
 from support.processes.forked_process import run_forked
+
+#: Removes what Python writes around the texts of a list.
+LIST_SIGNS = str.maketrans("", "", "[]'")
 
 
 @pytest.fixture
@@ -46,6 +50,17 @@ def test_a_seed_has_the_same_placements_in_each_process_and_another_seed_has_oth
 
     assert demo(forked, "--fail-rate", "0.4", "--seed", "11") == first, "the placements in another process differ"
     assert demo(here, "--fail-rate", "0.4", "--seed", "12") != first
+
+
+def test_the_page_shows_the_first_rows_of_the_demo(here: Run) -> None:
+    root = Path(__file__).parents[3]
+    [words] = re.findall(r"moorage demo (.*)", (root / "Makefile").read_text())
+    printed = re.findall(r"^\| [0-9a-f-]{36} \|.*", (root / "README.md").read_text(), re.MULTILINE)
+    rows = demo(here, *words.split(), "--instances", str(len(printed)))
+
+    names = ("instance", "state", "cell", "host")
+    wanted = [[*(row[name] for name in names), str(row["attempts"]).translate(LIST_SIGNS), ""] for row in rows]
+    assert [[cell.strip() for cell in row.strip("|").split("|")] for row in printed] == wanted
 
 
 def test_instances_that_do_not_fit_end_in_errors_with_the_reason(here: Run) -> None:
