@@ -46,12 +46,24 @@ def configure(conf: cfg.ConfigOpts, service: str) -> None:
     """
     if not conf.tracing.otlp_endpoint:
         return
+    require_library(conf)
+    from moorage.open_telemetry import RequestTracer, exporting
+
+    use(RequestTracer(exporting(conf.tracing.otlp_endpoint), service, conf.tracing.sample_ratio))
+
+
+def require_library(conf: cfg.ConfigOpts) -> None:
+    """Check that OpenTelemetry is installed if a collector is configured; this starts no thread.
+
+    :raises ConfigurationError: it is not.
+    """
+    if not conf.tracing.otlp_endpoint:
+        return
     try:
-        from moorage.open_telemetry import RequestTracer, exporting
+        import moorage.open_telemetry  # noqa: F401 - here, because it is installed only if tracing is used
     except ImportError as missing:
         reason = f"[tracing] otlp_endpoint needs {missing.name}, which is not installed: pip install 'moorage[tracing]'"
         raise errors.ConfigurationError(reason=reason) from missing
-    use(RequestTracer(exporting(conf.tracing.otlp_endpoint), service, conf.tracing.sample_ratio))
 
 
 def use(tracer: "RequestTracer | None") -> None:

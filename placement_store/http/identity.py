@@ -1,7 +1,7 @@
 """Authenticate callers: by a token that is not verified (``noauth2``), or by Keystone's middleware."""
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import falcon
 from oslo_config import cfg
@@ -71,11 +71,19 @@ def behind_keystone(application: "WSGIApplication", conf: cfg.ConfigOpts) -> "WS
 
     :raises ConfigurationError: the middleware is not installed.
     """
+    return route(("", "/"), application, keystone_middleware()(application, {"oslo_config_config": conf}))
+
+
+def keystone_middleware() -> Any:
+    """Return the class of Keystone's middleware.
+
+    :raises ConfigurationError: it is not installed.
+    """
     try:
         from keystonemiddleware import auth_token  # here, because it is installed only if Keystone is used
     except ImportError as fault:
         raise ConfigurationError(
-            reason="[placement_api] auth_strategy is keystone, and keystonemiddleware is not installed; "
-            "the extra `keystone` brings it"
+            reason=f"[placement_api] auth_strategy is keystone, which needs {fault.name}, and that is not installed: "
+            "pip install 'moorage[keystone]'"
         ) from fault
-    return route(("", "/"), application, auth_token.AuthProtocol(application, {"oslo_config_config": conf}))
+    return auth_token.AuthProtocol

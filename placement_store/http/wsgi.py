@@ -20,7 +20,7 @@ from moorage.service import probes
 from moorage.service.readiness import Readiness
 from placement_store.db import names
 from placement_store.http.application import application as application_of
-from placement_store.http.identity import route
+from placement_store.http.identity import keystone_middleware, route
 from placement_store.schema import MAIN
 
 if TYPE_CHECKING:
@@ -58,11 +58,17 @@ class SchemaCheck:
 
 
 def prepare_once(conf: cfg.ConfigOpts) -> None:
-    """Check the tables before any worker is forked; a database that cannot be reached is only logged.
+    """Check libraries and tables before any worker is forked; a database that cannot be reached is only logged.
 
+    An error in a worker would be printed with a traceback by each of them.
+
+    :raises ConfigurationError: a library that the configuration needs is not installed.
     :raises SchemaMismatch: the tables are older than this version, or too new for it.
     :raises StoreRefused: the database refuses this user.
     """
+    tracing.require_library(conf)
+    if conf.placement_api.auth_strategy == "keystone":
+        keystone_middleware()
     database = Database.configured(conf, pool_size=1)
     try:
         SchemaCheck(database).prepare()

@@ -24,6 +24,7 @@ from support.http.api import Api, served
 from support.http.fake_keystone import require_middleware
 from support.processes.stopwatch import Stopwatch
 
+from harness.servers import free_ports
 from harness.waiting import wait_until
 from moorage import context, ids
 from moorage.config import options
@@ -287,6 +288,38 @@ def test_a_server_refuses_to_start_without_its_tables(tmp_path: Path) -> None:
     assert refused.returncode != 0
     assert "run `moorage db upgrade`" in refused.stdout + refused.stderr
     assert "Traceback" not in refused.stdout + refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("library", "options", "reason"),
+    [
+        (
+            "keystonemiddleware",
+            "[placement_api]\nauth_strategy = keystone\n",
+            "which needs keystonemiddleware, and that is not installed: pip install 'moorage[keystone]'",
+        ),
+        (
+            "opentelemetry",
+            f"{NOAUTH}[tracing]\notlp_endpoint = http://127.0.0.1:1/v1/traces\n",
+            "which is not installed: pip install 'moorage[tracing]'",
+        ),
+    ],
+)
+def test_a_server_refuses_to_start_without_a_library_that_its_configuration_needs(
+    database: Database, tmp_path: Path, library: str, options: str, reason: str
+) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"{options}[database]\nconnection = {database.url}\n")
+    # For an import, a module that is None in this dictionary is not installed; workers inherit it.
+    line = f"import sys; sys.modules[{library!r}] = None; from moorage.cli.shell import main; sys.exit(main())"
+    words = ["--config-file", str(file), "placement-api", "--port", str(free_ports(1)[0])]
+    refused = subprocess.run(
+        [sys.executable, "-c", line, *words], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert refused.returncode == 1
+    [printed] = (refused.stdout + refused.stderr).splitlines()
+    assert f"{reason}. (moorage.configuration)" in printed
 
 
 @pytest.fixture
