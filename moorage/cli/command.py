@@ -4,6 +4,7 @@ import argparse
 import functools
 import logging
 import math
+import re
 import sys
 import threading
 import time
@@ -37,6 +38,8 @@ Argument = Callable[[Any], object]
 
 #: The output formats without a null value.
 _WITHOUT_NULL = frozenset({"csv", "value"})
+#: What a shell obeys within double quotes. cliff escapes only the quotes, and users choose the names of instances.
+_OBEYED = re.compile(r"([\\$`])")
 #: The default of `--watch`. Arbitrary.
 _WATCH_SECONDS = 2.0
 #: Clears a terminal and moves the cursor to its top (ECMA-48: CUP, ED).
@@ -140,7 +143,7 @@ class Configured(Command):
         return parser
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
-        """Print the result of `take_action`; None is empty in csv and value, and an empty table is reported as such."""
+        """Print the result of `take_action`; None is empty in csv, value and shell, and an empty table is reported."""
         self.elapsed.stop()
         if isinstance(self, Lister):
             data = list(data)
@@ -158,6 +161,8 @@ class Configured(Command):
                 parsed_args.columns = []
         if parsed_args.formatter in _WITHOUT_NULL:
             data = [_blank(row) for row in data] if isinstance(self, Lister) else _blank(data)
+        elif parsed_args.formatter == "shell":
+            data = ["" if value is None else _OBEYED.sub(r"\\\1", str(value)) for value in map(_machine, data)]
         return int(super().produce_output(parsed_args, column_names, data))  # type: ignore[misc]
 
     def get_epilog(self) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from cliff.show import ShowOne
 
 from harness.waiting import wait_until
 from moorage.cli import request_arguments
@@ -197,6 +198,24 @@ def test_null_is_empty_in_formats_without_null(capsys: pytest.CaptureFixture[str
     assert printed(capsys, "-f", "value") == "one  60.0\ntwo 2 7300.0\nthree 3 \n"
     assert printed(capsys, "-f", "csv").splitlines()[1:] == ['"one","",60.0', '"two",2,7300.0', '"three",3,""']
     assert json.loads(printed(capsys, "-f", "json"))[0] == {"name": "one", "number": None, "age": 60.0}
+
+
+class ShownOnce(Configured, ShowOne):
+    """Show one thing whose name a user has chosen."""
+
+    def take_action(self, parsed_args: object) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        return ("name", "parts", "host"), shown((NAME_OF_A_USER, [NAME_OF_A_USER], None))
+
+
+NAME_OF_A_USER = 'web$(echo ran)`echo ran`\\"$HOME'
+
+
+def test_a_shell_obeys_nothing_in_a_value_that_it_evaluates(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ShownOnce(Shell(), None, "shown")
+    command.run(command.get_parser("moorage shown").parse_args(["-f", "shell"]))
+    script = capsys.readouterr().out + 'printf \'%s\\n\' "$name" "$parts" "<$host>"'
+    evaluated = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert evaluated.stdout.splitlines() == [NAME_OF_A_USER, str([NAME_OF_A_USER]), "<>"]
 
 
 def test_a_table_obeys_no_control_characters_of_a_name(
