@@ -181,7 +181,7 @@ class Names:
         if name in cls._standards:
             raise errors.InvalidRequest(path="$.name", reason=f"{name} is a standard {cls._kind}")
         if not name.startswith(CUSTOM_NAMESPACE):
-            raise errors.InvalidRequest(path="$.name", reason=f"a {cls._kind} of one's own begins with CUSTOM_")
+            raise errors.InvalidRequest(path="$.name", reason=f"the name of a custom {cls._kind} begins with CUSTOM_")
 
     def sync(self) -> None:
         """Write the missing standard names into the store; any number of processes may do so concurrently."""

@@ -99,7 +99,7 @@ def _check(suffix: str, group: ResourceGroup) -> None:
     apart = {uuid for uuids in group.member_of for uuid in uuids if set(uuids) <= {*group.not_member_of}}
     faults = {
         "$.suffix": "" if suffix else "a group that is attached has a name",
-        "$.group.resources": "" if group.resources else "the group asks for nothing",
+        "$.group.resources": "" if group.resources else "the group has no resources",
         "$.group.in_tree": group.in_tree and "the tree is that of the host that the instance is on",
         "$.group.forbidden": both and f"{both} is required as well",
         "$.group.any_of": unmet and "all of these traits are forbidden",

@@ -122,7 +122,7 @@ def delete(connection: Connection, message: DeleteHostAggregate) -> HostAggregat
     number, before = host_aggregates.lock(connection, message.aggregate)
     if before.hosts and not message.force:
         raise errors.InvalidState(
-            reason=f"aggregate {before.name} has {len(before.hosts)} host(s), which only force takes out of it"
+            reason=f"aggregate {before.name} has {len(before.hosts)} host(s), and is only deleted with force"
         )
     _apply(connection, number, before, structs.replace(before, metadata={}, hosts=()))
     connection.execute(aggregate_table.delete().where(aggregate_table.c.aggregate_id == number))

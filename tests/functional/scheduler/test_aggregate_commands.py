@@ -68,7 +68,7 @@ def test_invalid_commands_are_refused_with_the_reason(operator: Operator) -> Non
         "There is already a host aggregate east": ("create", "east"),
         "There is no host nobody": ("add-host", "east", "nobody"),
         "There is no host host2 in aggregate east": ("remove-host", "east", "host2"),
-        "1 host(s), which only force takes out of it": ("delete", "east"),
+        "1 host(s), and is only deleted with force": ("delete", "east"),
         "There is no host host1 in that cell": ("add-host", "west", "host1", "--cell", "cell1"),
         "There is no cell nowhere": ("add-host", "east", "host1", "--cell", "nowhere"),
         "zone e by aggregate east": ("add-host", "west", "host1"),
