@@ -33,7 +33,16 @@ def _unique_strings(
             yield jsonschema.ValidationError(f"{value!r} has non-unique elements")
 
 
-_Validator = jsonschema.validators.extend(jsonschema.validators.validator_for({}), {"uniqueItems": _unique_strings})
+def _allowed_items(
+    validator: Any, items: Schema, value: object, schema: Schema
+) -> Iterator[jsonschema.ValidationError]:
+    """Validate no more items than a list may have: ``maxItems`` refuses a longer list, which may have a million."""
+    if isinstance(value, list):
+        yield from _Published.VALIDATORS["items"](validator, items, value[: schema.get("maxItems")], schema)
+
+
+_Published = jsonschema.validators.validator_for({})
+_Validator = jsonschema.validators.extend(_Published, {"uniqueItems": _unique_strings, "items": _allowed_items})
 
 
 _FORMATS = jsonschema.FormatChecker(formats=())
