@@ -206,6 +206,7 @@ class Funnel:
                     with self.plugin_failures.timed("weigher", weigher.name):
                         began = time.perf_counter()
                         contribution = self._contribution(view, weigher, request, rows)
+                        contributed = None if contribution is None else contribution.weights()
                         metrics.PLUGIN_SECONDS.labels("weigher", weigher.name).observe(time.perf_counter() - began)
                 except PLUGIN_EXCEPTIONS as fault:
                     self.plugin_failures.handle("weigher", weigher.name, fault)
@@ -213,7 +214,7 @@ class Funnel:
                 if contribution is None:
                     continue
                 contributions.append(contribution)
-                if (contributed := contribution.weights()) is not None:
+                if contributed is not None:
                     weights += contributed
         return Ranking(rows, weights, SeededTies(view.ties, seed), contributions)
 
@@ -282,10 +283,7 @@ class Funnel:
             return None
         scores = self._scores(plugin, view, request, rows)
         # Python floats: computing with single numpy floats takes several times as long.
-        low, high = scores.min().item(), scores.max().item()
-        if not math.isfinite(high - low):
-            raise BadValue(f"its scores, from {low} to {high}, are too far apart to be compared")
-        return Contribution(name, plugin, scores, low, high, multiplier)
+        return Contribution(name, plugin, scores, scores.min().item(), scores.max().item(), multiplier)
 
     def _multiplier(self, view: Snapshot, weigher: Weighted, rows: RowArray) -> float | FloatArray | None:
         """Return a weigher's multiplier: one number, or one for each host if the aggregates of any host override it.

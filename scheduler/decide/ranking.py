@@ -1,6 +1,7 @@
 """Rank feasible hosts by weight, keep what each weigher contributed, and order equal weights by the request's seed."""
 
 import hashlib
+import math
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moorage.model import WeigherScore
-from moorage.plugin import BoolArray, FloatArray, Weigher
+from moorage.plugin import BadValue, BoolArray, FloatArray, Weigher
 from scheduler.view.snapshot import TieArray
 
 RowArray = NDArray[np.intp]
@@ -31,9 +32,14 @@ class Contribution:
     _highest: int = 0
 
     def weights(self) -> FloatArray | None:
-        """Return the weight of each feasible host, normalised to 0..1 and multiplied; null if all are equal."""
+        """Return the weight of each feasible host, normalised to 0..1 and multiplied; null if all are equal.
+
+        :raises BadValue: the scores are too far apart to be compared.
+        """
         if not self.high > self.low:
             return None
+        if not math.isfinite(self.high - self.low):
+            raise BadValue(f"its scores, from {self.low} to {self.high}, are too far apart to be compared")
         return self.multiplier * ((self.scores - self.low) / (self.high - self.low))
 
     def weight_at(self, place: int) -> float:

@@ -190,6 +190,27 @@ def test_a_plug_in_that_breaks_on_a_changed_host_is_named() -> None:
     assert broken.value.name == "breaking"
 
 
+class Extreme(Weigher):
+    """Has a valid score for each host; those of used and unused hosts are too far apart to be compared."""
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        return 1.7e308 if host.instances else -1.7e308
+
+
+def test_scores_that_a_claim_drives_too_far_apart_are_refused_as_if_all_hosts_were_evaluated_again() -> None:
+    view, kept = planned_view(cloud([(4, 0, False)] * 3)), Evaluations()
+    by, asked, everyone = Funnel([], [Weighted("extreme", Extreme({}), 1.0)]), spec(1, 1, 1), np.ones(3, np.bool_)
+    kept.of(by, view, asked, everyone, ())
+    request = claim_on(view, 0, asked)
+    assert request is not None
+    view.claim(0, request)
+    # A service has no exception for an overflow.
+    with np.errstate(all="ignore"):
+        for evaluations in (kept, Evaluations()):
+            with pytest.raises(errors.BadPluginValue, match="too far apart"):
+                evaluations.of(by, view, asked, everyone, ())
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from([2, 4, 8]), st.integers(0, 6), st.booleans()), min_size=6, max_size=12))
 # Its weights differ in the last digit if the `sum` of Python 3.12 and later adds them up.
