@@ -145,7 +145,8 @@ class Explainer:
         row = rows[0]
         # The counts include the host under the first filter that refuses it. List the others as well: they would refuse
         # the host once the first reason is gone.
-        reasons = [stage.reason for stage in filtered.stages if stage.plugin is None and not stage.left[row]][:1]
+        refused_by = next((stage for stage in filtered.stages if not stage.left[row]), None)
+        reasons = [refused_by.reason] if refused_by is not None and refused_by.plugin is None else []
         reasons += self._funnel.reasons_against(self._host(row), self._request)
         return "; ".join(dict.fromkeys(reasons)) or "was not looked at"
 

@@ -19,6 +19,7 @@ from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide.host_candidates import (
     MAX_REFUSALS_OF_A_HOST,
     MAX_UNDECIDED_HOSTS,
+    NO_CANDIDATE,
     TOO_MANY_COMBINATIONS,
     HostCandidates,
     RefusedClaims,
@@ -168,6 +169,17 @@ def test_a_host_whose_search_is_not_finished_is_explained_as_undecided() -> None
     assert hosts_of(planned) == ["host0"]
     assert isinstance(planned, DestinationPlan)
     assert planned.explanations[0].named_hosts == {"host1": TOO_MANY_COMBINATIONS}
+
+
+def test_a_host_that_a_filter_has_refused_is_not_explained_by_the_search_for_candidates() -> None:
+    shown = host_cache_of(*without_candidate(0), *with_gpus(1, traits=["CUSTOM_FAST"]), *with_gpus(2), hosts=3)
+    message = structs.replace(select(groups=FAST), explain=True)
+    planned = Planner(funnel(), 1).plan(shown.snapshot(), message, RefusedClaims(), named=("host0", "host2"))
+    assert isinstance(planned, DestinationPlan)
+    explanation = planned.explanations[0]
+    assert explanation.chosen == "host1"
+    assert explanation.filters[-1].name == "candidates"
+    assert explanation.named_hosts == {"host0": NO_CANDIDATE, "host2": "has not CUSTOM_FAST"}
 
 
 def test_all_nodes_of_a_host_are_explained_together() -> None:
