@@ -1,9 +1,9 @@
 """Count the instances placed on root providers, and find the root providers of instances.
 
 An instance is placed on the root provider that its claim names. A residue does not count, since no claim places it. A
-write that places or removes an instance changes allocations in the tree of the host, and so bumps the ``seq`` of a
-provider there. A follower of the change feed therefore reads these counts together with the providers, and a claim does
-not need to write a counter.
+write that places or removes an instance bumps the ``seq`` of a provider in the tree of the host: one whose allocations
+change or, if pools of other trees serve the instance alone, the root. A follower of the change feed therefore reads
+these counts together with the providers, and a claim does not need to write a counter.
 """
 
 from collections.abc import Collection

@@ -115,6 +115,18 @@ class ConsumerChange:
         return None if group_id is None else Membership(group_id, root_id, moved or self.uuid)
 
     @property
+    def placements(self) -> set[int]:
+        """Return the ids of the roots on which the consumer is counted as an instance before or after, but not both."""
+        before = self._placement({})
+        after = None if self.for_good or self.forgets else self._placement(self.columns)
+        return {place[0] for place in (before, after) if place is not None} if before != after else set()
+
+    def _placement(self, changed: Mapping[str, Any]) -> tuple[int, str | None] | None:
+        names = ("claim_id", "root_provider_id", "migration_of", "consumer_type")
+        claim_id, root_id, moved, kind = (changed.get(name, getattr(self.before, name, None)) for name in names)
+        return None if claim_id is None or root_id is None or moved is not None else (root_id, kind)
+
+    @property
     def differing(self) -> set[Pair]:
         """Return the pairs whose amount changes, to zero included."""
         return {pair for pair, _ in self.held.items() ^ self.after.items()}
@@ -159,7 +171,9 @@ def write(
     # Providers whose generations the caller compares are locked and bumped as well, even if no amount changes.
     touched = providers_touched(changes) | set(relied_on or ())
     with scripted(connection) as script:
-        providers.bump_generations(script, touched, by=int(bumps_generations), roots=roots)
+        served_by_pools = _roots_untouched(script.ahead, changes, touched, roots or {})
+        touched |= served_by_pools
+        providers.bump_generations(script, touched, by=int(bumps_generations), roots=roots, unless=served_by_pools)
         if relied_on:
             _compare_generations(script.connection, relied_on, bumped_by=int(bumps_generations))
         _write(script, changes, names)
@@ -197,6 +211,21 @@ def providers_touched(changes: Sequence[ConsumerChange]) -> set[int]:
     """Return the ids of the providers that a write of these changes locks and records in the change feed."""
     touched = {provider_id for change in changes for provider_id in change.named}
     return touched | {provider_id for change in changes for provider_id, _ in change.differing}
+
+
+def _roots_untouched(
+    connection: Connection, changes: Sequence[ConsumerChange], touched: set[int], roots: Mapping[int, int]
+) -> set[int]:
+    """Return the roots that gain or lose an instance, and in whose trees nothing is touched: pools serve it alone.
+
+    A follower of the change feed counts the instances of a host again only if the feed has a provider of its tree.
+    """
+    untouched = {root_id for change in changes for root_id in change.placements} - touched
+    # Usually, the caller knows the roots of all touched providers, and nothing has to be read.
+    untouched -= {roots[id_] for id_ in touched & roots.keys()}
+    found = providers.roots_of(connection, untouched | (touched - roots.keys())) if untouched else {}
+    # A root that pools served alone may have been deleted meanwhile.
+    return (untouched & found.keys()) - {found[id_] for id_ in touched & found.keys()}
 
 
 def _compare_generations(connection: Connection, relied_on: Mapping[int, Collection[int]], bumped_by: int) -> None:

@@ -174,7 +174,12 @@ def lock(connection: Connection, ids: Collection[int]) -> dict[int, LockedRow]:
 
 
 def bump_generations(
-    connection: Connection | Script, ids: Collection[int], *, by: int, roots: Mapping[int, int] | None = None
+    connection: Connection | Script,
+    ids: Collection[int],
+    *,
+    by: int,
+    roots: Mapping[int, int] | None = None,
+    unless: Collection[int] = (),
 ) -> None:
     """Lock providers in the order of their ids and raise their ``seq`` by one and their ``generation`` by ``by``.
 
@@ -182,15 +187,17 @@ def bump_generations(
 
     :param by: 1; or 0 for a change that does not count for ``generation``.
     :param roots: the ids of the roots that some of the providers were read with, by provider id.
+    :param unless: those of the providers of which only the ``seq`` is raised.
     :raises StaleRead: one of them has been deleted, or has another root by now.
     """
+    by_each = f"CASE WHEN id IN ({_listed(sorted(unless))}) THEN 0 ELSE {by:d} END" if unless else f"{by:d}"
     # UPDATE resource_providers SET generation = generation + :by, seq = seq + 1, updated_at = :now
     #  WHERE id IN (...) [AND (id NOT IN (...) OR (id, root_provider_id) IN ((...), ...))]
     with scripted(connection) as script:
         for chunk in bulk.chunks(sorted(ids)):
             found = [id_ for id_ in chunk if id_ in roots] if roots else []
             text = (
-                f"UPDATE resource_providers SET generation = generation + {by:d}, seq = seq + 1,"  # noqa: S608
+                f"UPDATE resource_providers SET generation = generation + {by_each}, seq = seq + 1,"  # noqa: S608
                 f" updated_at = {clock(script.dialect)} WHERE id IN ({_listed(chunk)})"
             )
             if roots and found:

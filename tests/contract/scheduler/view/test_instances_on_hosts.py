@@ -18,6 +18,7 @@ from moorage import errors
 from moorage.ids import derived
 from moorage.messages import (
     DeleteAllocations,
+    GetResourceProvider,
     PutAllocations,
     SelectDestinations,
     SwapClaim,
@@ -230,6 +231,42 @@ def test_a_claim_counts_at_once_and_once_in_the_view_of_its_scheduler(rig: Rig) 
     [[moved]] = scheduler.select(move("m1", uuid, source, "resize", force_hosts=(source.service_host,)))
     assert moved.compute_node_uuid == source.compute_node_uuid
     assert shown(scheduler, follow=False) == recounted(rig), "the server is already counted on this host"
+
+
+def test_servers_count_on_a_host_that_only_pools_of_other_trees_serve(rig: Rig) -> None:
+    sync(rig.database)
+    shelf, pool = derived("rig", "shelf"), derived("rig", "pool")
+    held = {"VCPU": Inventory(total=16), "MEMORY_MB": Inventory(total=32768), "DISK_GB": Inventory(total=500)}
+    shares = ("MISC_SHARES_VIA_AGGREGATE",)
+    rig.report_providers(
+        ProviderReport(uuid=pool, name="pool", inventories=held, traits=shares, aggregates=(shelf,)),
+        *(ProviderReport(uuid=node_uuid(number), name=f"host{number}", aggregates=(shelf,)) for number in (0, 1)),
+    )
+    rig.report([report(number) for number in (0, 1)], ["host0", "host1"])
+    here, there = rig.scheduler(), rig.scheduler()
+    generations = [rig.placement.call(GetResourceProvider(uuid=node_uuid(number))).generation for number in (0, 1)]
+
+    def all_show() -> dict[str, int]:
+        assert shown(here) == shown(there) == shown(rig.scheduler()) == recounted(rig)
+        return shown(there)
+
+    [[source]] = here.select(select("r1"))
+    assert all_show() == {source.compute_node_uuid: 1}
+    accept(rig, instance_of("r1"), source)
+    [[claimed]] = here.select(move("m1", instance_of("r1"), source))
+    assert all_show() == {claimed.compute_node_uuid: 1}
+    end(rig, "m1", instance_of("r1"), "confirm", source, claimed)
+    rig.release(instance_of("r1"))
+    assert all_show() == {}
+    # The agents of the hosts need not read the providers again.
+    assert generations == [
+        rig.placement.call(GetResourceProvider(uuid=node_uuid(number))).generation for number in (0, 1)
+    ]
+    # Nothing is allocated from the host itself: it can be deleted before the server.
+    [[claimed]] = here.select(select("r2"))
+    rig.delete_provider(claimed.compute_node_uuid)
+    rig.release(instance_of("r2"))
+    assert all_show() == {}
 
 
 def test_servers_of_one_request_count_for_the_limit_of_servers_on_a_host(rig: Rig) -> None:
