@@ -9,7 +9,7 @@ from weighers.formula import FormulaWeigher
 
 _ATTRIBUTE = "hypervisor_version"
 #: The factor of each part of a version that is written as a number: three digits, as in 6001002 for 6.1.2.
-_PART = 1000
+_PART, _DIGITS = 1000, 3
 _PARTS = 3
 
 
@@ -37,5 +37,6 @@ def _of_text(version: str) -> float:
         return 0.0
     number = 0
     for part, _ in zip_longest(parts[:_PARTS], range(_PARTS), fillvalue="0"):
-        number = number * _PART + min(int(part), _PART - 1)
+        # Python parses no text of thousands of digits.
+        number = number * _PART + min(int(part.lstrip("0")[: _DIGITS + 1] or "0"), _PART - 1)
     return float(number)
