@@ -53,9 +53,10 @@ def locate(
 
     If an amount is no longer allocated from its provider, it is taken from the rest of that provider's tree: a reshape
     keeps the sum that a consumer has there of each class. Foreign amounts of this class in that tree are then taken for
-    the claim's, because they cannot be distinguished.
+    the claim's, because they cannot be distinguished. So are, after a provider was deleted, those outside that tree.
 
-    :param keys: the providers that ``released`` names and that exist; a deleted one was in the host's tree.
+    :param keys: the providers that ``released`` names and that exist. A deleted one was in the host's tree, or it was a
+        pool that a reshape had emptied.
     :param in_tree: the result of :func:`providers_on_host`.
     """
     claimed, deleted = numbered(connection, released, keys, names)
@@ -98,6 +99,12 @@ def locate_pairs(
         elsewhere = min(missing[place], held[provider_id, number] - found[provider_id, number])
         found[provider_id, number] += elsewhere
         missing[place] -= elsewhere
+    # A deleted provider may also have been a pool that a reshape had emptied: its tree is not known any more.
+    left = Counter({number: min(n, missing[holding.root_provider_id, number]) for number, n in (deleted or {}).items()})
+    for provider_id, number in (pair for pair in sorted(held) if pair[0] not in in_tree and left[pair[1]] > 0):
+        elsewhere = min(left[number], held[provider_id, number] - found[provider_id, number])
+        found[provider_id, number] += elsewhere
+        left[number] -= elsewhere
     return found
 
 

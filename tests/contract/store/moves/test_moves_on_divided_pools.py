@@ -7,6 +7,8 @@ from support.placement_store.builders import Store, request
 from support.placement_store.move_builders import Moving, disk, row
 from support.placement_store.reshape_builders import Reshaping, dealt
 
+from moorage import ids
+from moorage.messages import DeleteResourceProvider
 from placement_store.schema import consumers
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
@@ -333,4 +335,50 @@ def test_a_reshape_of_what_only_the_source_has_of_a_class_does_not_make_it_forei
         ended = store.dispatcher.call(moving.ending(outcome, guest_gone=True))
         back = {at.source: CPUS, target: {"CUSTOM_IOPS": 30}}
         assert (moving.amounts, ended.extras) == (moving.claimed if outcome == "confirm" else back, {})
+    assert store.is_sound()
+
+
+# --- A pool that a reshape had emptied, and that was deleted ----------------------------------------------------------
+
+
+def delete_emptied(store: Store, reshaping: Reshaping, at: Providers) -> None:
+    """Move all that the second child has to the first, and delete the second, as an operator does after a reshape."""
+    reshaping.move((at.ssd, {"DISK_GB": 200}, at.nvme))
+    store.dispatcher.call(DeleteResourceProvider(request_id=ids.fresh(), uuid=at.ssd))
+
+
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_move_takes_along_what_the_claim_had_of_a_pool_that_was_deleted_before(
+    store: Store, reshaping: Reshaping, at: Providers, moving: Moving, outcome: str, is_left: bool
+) -> None:
+    delete_emptied(store, reshaping, at)
+    moving.generation = store.consumer(moving.uuid).generation
+    new = {at.after: CPUS, **({} if is_left else disk(at.nvme, 30)), **disk(at.hdd, 100)}
+
+    moving.begin(new)
+
+    shared = {**disk(at.nvme, 50), **disk(at.hdd, 100)}
+    if is_left:
+        assert (moving.amounts, moving.migrations) == (new, {at.source: CPUS, **disk(at.nvme, 50)})
+    else:
+        assert (moving.amounts, moving.migrations) == ({at.after: CPUS, **shared}, {at.source: CPUS})
+    moving.accept()
+    ended = moving.confirm() if outcome == "confirm" else moving.revert(guest_gone=True)
+    assert moving.amounts == (new if outcome == "confirm" else {at.source: CPUS, **shared})
+    assert ended.extras == {}
+    assert store.is_sound()
+
+
+def test_a_swap_releases_what_a_claim_had_of_a_pool_that_was_deleted(
+    store: Store, reshaping: Reshaping, at: Providers
+) -> None:
+    uuid, claimed = ids.fresh(), {at.source: CPUS, **disk(at.ssd, 50)}
+    claim_id = store.claim(uuid, claimed).claim_id
+    delete_emptied(store, reshaping, at)
+
+    swapped = store.swap(uuid, claim_id, claimed, {at.after: CPUS, **disk(at.nvme, 50)})
+
+    assert store.held(uuid) == {at.after: CPUS, **disk(at.nvme, 50)}
+    assert swapped.extras == {}
     assert store.is_sound()

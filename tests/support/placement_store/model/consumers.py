@@ -207,6 +207,16 @@ def released_amounts_of(model: Model, holder: Holder, released: Held) -> Counter
                 more = min(missing[root, name], holder.held.get((provider, name), 0) - released_amounts[provider, name])
                 released_amounts[provider, name] += more
                 missing[root, name] -= more
+    # A deleted provider may have been a pool that a reshape had emptied: what it had may be outside the host's tree.
+    deleted: Counter[str] = Counter()
+    for (provider, name), amount in released.items():
+        deleted[name] += amount if provider not in model.providers else 0
+    left = Counter({name: min(amount, missing[holder.root, name]) for name, amount in deleted.items()})
+    for provider in model.providers:
+        for name in left if model.root_of(provider) != holder.root else ():
+            more = min(left[name], holder.held.get((provider, name), 0) - released_amounts[provider, name])
+            released_amounts[provider, name] += more
+            left[name] -= more
     return released_amounts
 
 
