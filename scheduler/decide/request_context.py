@@ -14,7 +14,7 @@ from moorage.model import Move, Resources
 from moorage.plugin.hints import neighbours_named
 from placement_store.allocations import placed
 from placement_store.allocations.consumers import Holding
-from placement_store.claims import begin_move
+from placement_store.claims import begin_move, move_split, released_amounts
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers import rows as providers
 from placement_store.server_groups import rows as groups
@@ -101,16 +101,13 @@ def read(
 
 
 def _pooled(connection: Connection, holding: Holding, move: Move, names: ResourceClassNames) -> Mapping[str, Resources]:
-    """Return the amounts that an instance holds, for its own request, of providers outside its host's tree."""
+    """Return the amounts that an instance holds, for its own request, of providers outside its host's tree.
+
+    A reshape may have moved them within the trees of their providers since they were claimed.
+    """
     keys = providers.keys_found(connection, move.held.allocations)
-    pools = [uuid for uuid, key in keys.items() if key.root_id != holding.root_provider_id]
-    held = holding.amounts
-    pooled: dict[str, Resources] = {}
-    for uuid in pools:
-        named = move.held.allocations[uuid].resources
-        amounts = {
-            name: min(amount, held.get((keys[uuid].id, names.id_of(name, connection)), 0))
-            for name, amount in named.items()
-        }
-        pooled[uuid] = {name: amount for name, amount in amounts.items() if amount}
-    return pooled
+    held = released_amounts.claimed_with(connection, move.held.allocations, names)
+    in_tree = released_amounts.providers_on_host(connection, holding)
+    located = +released_amounts.locate(connection, holding, held, keys, in_tree, names)
+    pools = move_split.within(located, {provider_id for provider_id, _ in located}.difference(in_tree))
+    return {uuid: part.resources for uuid, part in move_split.as_allocations(connection, pools, names).items()}

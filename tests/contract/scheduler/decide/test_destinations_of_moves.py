@@ -11,8 +11,16 @@ from support.scheduler.rig import Rig, node_uuid, report
 
 from moorage import errors
 from moorage.ids import derived
-from moorage.messages import PutAllocations, SelectDestinations
-from moorage.model import ConsumerAllocations, Inventory, ProviderAmounts, ProviderReport, Selection
+from moorage.messages import PutAllocations, ReshapeByInstructions, SelectDestinations
+from moorage.model import (
+    ChildProvider,
+    ConsumerAllocations,
+    Inventory,
+    MoveInstruction,
+    ProviderAmounts,
+    ProviderReport,
+    Selection,
+)
 from placement_store.candidates.tree import SHARES
 from placement_store.db.names import sync
 
@@ -172,6 +180,25 @@ def test_an_over_committed_pool_allows_a_move_that_adds_nothing_to_it(rig: Rig) 
     scheduler.select(move("m2", I1, source))
     assert held(rig, I1)[POOL] == {"DISK_GB": 20}
     set_pool(rig, total=40)
+
+
+def test_a_full_pool_that_a_reshape_has_moved_allows_a_move_that_goes_on_using_it(rig: Rig) -> None:
+    add_hosts_on_a_pool(rig, 2, total=20)
+    scheduler = rig.scheduler()
+    source = build(rig, scheduler, "i1")
+    part = ChildProvider(name="part", parent=POOL, traits=(SHARES,), aggregates=(AGGREGATE,))
+    moved = MoveInstruction(from_resource_provider=POOL, moved_resources={"DISK_GB": 20}, to_resource_provider="part")
+    reshape = ReshapeByInstructions(request_id=rig.fresh(), instructions=(moved,), providers=(part,))
+    [created] = rig.placement.call(reshape).created
+
+    source = msgspec.structs.replace(source, consumer_generation=consumer(rig, I1).generation)
+    with pytest.raises(errors.NoValidHost):
+        scheduler.select(move("m1", I1, source, "resize", root_gb=21))
+    [[claimed]] = scheduler.select(move("m2", I1, source))
+
+    assert held(rig, I1)[created] == {"DISK_GB": 20}
+    assert claimed.shared_providers == (created,)
+    assert seen_of_pool(scheduler) == 20
 
 
 # --- Foreign allocations --------------------------------------------------------------------------------------------
