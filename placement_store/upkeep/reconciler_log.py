@@ -84,6 +84,8 @@ def unaccepted(connection: Connection, *, older_than: float) -> int:
 def record(connection: Connection, claim: Doubtful, outcome: str, reason: str = "") -> bool:
     """Record the outcome for a claim; return whether it differs from the one recorded before.
 
+    A recorded release stays: a concurrent role may get its answer about the same claim later, or none.
+
     :raises StaleRead: a concurrent transaction has recorded it for the first time; a new transaction succeeds.
     """
     text = reason[:_LONGEST_REASON].encode()
@@ -92,9 +94,9 @@ def record(connection: Connection, claim: Doubtful, outcome: str, reason: str = 
     ).one_or_none()
     values = {"outcome": outcome, "reason": text}
     if before is not None:
-        this = reconciled.c.claim_id == claim.claim_id
-        connection.execute(reconciled.update().where(this).values(**values, looked_at=now()))
-        return (before.outcome, before.reason) != (outcome, text)
+        this = and_(reconciled.c.claim_id == claim.claim_id, reconciled.c.outcome != RELEASED)
+        updated = connection.execute(reconciled.update().where(this).values(**values, looked_at=now()))
+        return updated.rowcount > 0 and (before.outcome, before.reason) != (outcome, text)
     row = {"claim_id": claim.claim_id, "consumer_uuid": claim.consumer_uuid, "owner": claim.owner, **values}
     with stale_if_taken():
         bulk.insert(connection, reconciled, [row], stamps=["looked_at"])

@@ -319,6 +319,28 @@ def test_two_reconcilers_ask_and_release_only_once(
     assert len(owner.asked) == asked
 
 
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_release_stays_on_record_if_another_reconciler_gets_its_answer_later_or_none(
+    store: Store, host: str, owner: FakeOwner, conf: cfg.ConfigOpts, bus: Bus, reconciler: Reconciler, is_answered: bool
+) -> None:
+    uuid, claim_id = old_claim(store, host)
+    owner.unwanted = {claim_id}
+    other = Reconciler(conf, bus, store.dispatcher)
+
+    def round_of_other(_message: OwnsClaim) -> None:
+        owner.before_answer = lambda _message: None
+        other.round()
+        owner.unwanted, owner.wanted = set(), {claim_id} if is_answered else set()
+
+    owner.before_answer = round_of_other
+
+    reconciler.round()
+    next_round(store, reconciler)
+
+    assert store.held(uuid) == {}
+    assert found(store) == {claim_id: ("released", "its owner does not want it")}
+
+
 def test_the_entry_of_an_accepted_claim_is_deleted_and_that_of_a_released_one_is_kept(
     store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
 ) -> None:
