@@ -65,7 +65,13 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     for uuid, holding in found.items():
         if uuid not in holds or not _is_its_own(holds[uuid], holding):
             spare.update(holding.amounts)
-    changes = [_held(connection, hold, found.get(uuid), keys, group_ids, names, spare) for uuid, hold in holds.items()]
+    changes = [
+        _held(
+            *(connection, hold, found.get(uuid), keys, group_ids, names, spare),
+            beside=_on_other_side(connection, hold, holds, found, keys, names),
+        )
+        for uuid, hold in holds.items()
+    ]
     for uuid in message.seen.keys() - holds.keys():
         other, for_good = found.get(uuid), uuid in message.for_good
         # A consumer that no record names is released, if it has anything.
@@ -119,6 +125,7 @@ def _held(
     group_ids: Mapping[str, int],
     names: ResourceClassNames,
     spare: Counter[Pair],
+    beside: Counter[Pair],
 ) -> ConsumerChange:
     tombstones.require_unburied(connection, hold.consumer_uuid, holding)
     if hold.claim_id is None and tombstones.buried(connection, [str(hold.accepted_by)]):
@@ -131,7 +138,7 @@ def _held(
     if holding is not None and _is_its_own(hold, holding):
         own = replace(holding, root_provider_id=root.root_id)
     before = Counter({} if own is None else own.amounts)
-    missing = _missing(connection, hold, own, root.root_id, keys, names, spare)
+    missing = _missing(connection, hold, own, root.root_id, keys, names, spare, beside)
     spare.subtract(missing)
     return ConsumerChange(
         uuid=hold.consumer_uuid,
@@ -162,8 +169,12 @@ def _missing(
     keys: Mapping[str, ProviderKey],
     names: ResourceClassNames,
     spare: Counter[Pair],
+    beside: Counter[Pair],
 ) -> Counter[Pair]:
-    """Return the recorded amounts that a consumer lacks, on their provider or elsewhere in its tree."""
+    """Return the recorded amounts that a consumer lacks, on their provider or elsewhere in its tree.
+
+    :param beside: see :func:`_on_other_side`.
+    """
     wanted = dict(released_amounts.claimed_with(connection, hold.allocations, names))
     gone = {uuid: wanted.pop(uuid) for uuid in hold.pools if uuid in wanted and uuid not in keys}
     there: Counter[Pair] = Counter()
@@ -172,7 +183,8 @@ def _missing(
         in_tree = released_amounts.providers_on_host(connection, own)
         there = +released_amounts.locate(connection, own, wanted, keys, in_tree, names)
     beyond = Counter({} if own is None else own.amounts) - there
-    _require_held_elsewhere(connection, hold, gone, beyond - move_split.within(beyond, in_tree), names)
+    elsewhere = beyond - move_split.within(beyond, in_tree) + beside
+    _require_held_elsewhere(connection, hold, gone, elsewhere, names)
     claimed, of_deleted = released_amounts.numbered(connection, wanted, keys, names)
     of_tree = move_split.within(claimed, {key.id for key in keys.values() if key.root_id == root_id})
     tree_ids = providers.tree_ids(connection, [root_id])
@@ -180,8 +192,44 @@ def _missing(
     roots = dict(keys.values())
     # What a reshape has moved in the pools' own trees is not lacking.
     pools = move_split.not_found(connection, claimed - of_tree, there, roots)
+    pools = move_split.not_found(connection, pools, beside, roots)
     found = _spread(connection, lacking, claimed - there, tree_ids, spare)
     return found + _spread_over_pools(connection, pools, roots, spare)
+
+
+def _on_other_side(
+    connection: Connection,
+    hold: RecordedHold,
+    holds: Mapping[str, RecordedHold],
+    found: Mapping[str, Holding],
+    keys: Mapping[str, ProviderKey],
+    names: ResourceClassNames,
+) -> Counter[Pair]:
+    """Return the amounts of pools that the other side of a move may hold for this one.
+
+    On a pool that both sides use, the instance holds the larger of both amounts. The cell's record takes a pool for
+    shared by the names of the providers. But a reshape of the pool before the destination was claimed decides it: the
+    instance may hold what the record has for the migration, or the migration what it has for the instance.
+    """
+    is_source = hold.consumer_type == "MIGRATION"
+    migrations = (one for one in holds.values() if one.consumer_type == "MIGRATION")
+    other = next((one for one in migrations if one.migration_of == hold.consumer_uuid), None)
+    if is_source:
+        other = holds.get(str(hold.migration_of))
+    if other is None or (holding := found.get(other.consumer_uuid)) is None or not _is_its_own(other, holding):
+        return Counter()
+    recorded = released_amounts.claimed_with(connection, other.allocations, names)
+    roots = providers.roots_of(connection, {provider_id for provider_id, _ in holding.rows})
+    source = keys.get((hold if is_source else other).root_provider_uuid)
+    outside = {provider_id for provider_id, root_id in roots.items() if source is None or root_id != source.root_id}
+    held = move_split.within(holding.amounts, outside)
+    if is_source:
+        # Only of pools that the destination uses: elsewhere, the instance has foreign allocations.
+        claimed, _ = released_amounts.numbered(connection, recorded, keys, names)
+        used = released_amounts.by_root(connection, claimed)
+        return Counter({pair: amount for pair, amount in held.items() if (roots[pair[0]], pair[1]) in used})
+    in_tree = released_amounts.providers_on_host(connection, holding)
+    return held - released_amounts.locate(connection, holding, recorded, keys, in_tree, names)
 
 
 def _by_class(amounts: Mapping[Pair, int]) -> Counter[int]:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import os_resource_classes
+from os_traits import MISC_SHARES_VIA_AGGREGATE
 from sqlalchemy import Connection, Row, Select, and_, func, or_, select
 
 from moorage.messages import AuditStore
@@ -15,13 +16,20 @@ from placement_store.schema import (
     consumer_groups,
     consumers,
     inventories,
+    provider_traits,
     resource_classes,
     resource_providers,
     tombstones,
+    traits,
 )
 
 #: The columns of a consumer that the audit shows of each holder, under the same names.
 _OF_HOLDER = tuple(consumers.c[name] for name in ("uuid", "consumer_type", "claim_id", "migration_of", "accepted_by"))
+
+# SELECT l.resource_provider_id FROM provider_traits l JOIN traits t ON t.id = l.trait_id WHERE t.name = :shares
+_SHARING = select(provider_traits.c.resource_provider_id).where(
+    provider_traits.c.trait_id == traits.c.id, traits.c.name == MISC_SHARES_VIA_AGGREGATE
+)
 
 
 @handles(AuditStore)
@@ -50,7 +58,7 @@ def report(connection: Connection, part: AuditStore | None = None) -> StoreAudit
         drifted=tuple(finding for finding in found if finding.allocated != finding.used),
         holders=tuple(holders),
         more_after=last,
-        roots=_roots(connection, holders),
+        roots=_roots(connection, holders, with_sharing=part.amounts and part.after == 0),
     )
 
 
@@ -153,8 +161,12 @@ def _holders_by_root(after: int, last: int | None) -> Select[Any]:
     within = allocations.c.consumer_id > after
     if last is not None:
         within = and_(within, allocations.c.consumer_id <= last)
+    # A sharing provider below a host is no part of the host for the consumers of other hosts.
+    #
     # SELECT ..., root.uuid, COUNT(*) FROM allocations LEFT JOIN consumers ... LEFT JOIN resource_providers ...
+    #   LEFT JOIN resource_providers root ON root.id = root_provider_id AND provider NOT IN (SELECT ...)
     #  WHERE consumer > :after AND consumer <= :last GROUP BY consumer, root
+    of_host = and_(host.c.id == resource_providers.c.root_provider_id, resource_providers.c.id.not_in(_SHARING))
     return (
         select(
             *consumer,
@@ -166,7 +178,7 @@ def _holders_by_root(after: int, last: int | None) -> Select[Any]:
             allocations.outerjoin(consumers, consumers.c.id == allocations.c.consumer_id)
             .outerjoin(tombstones, tombstones.c.consumer_uuid == consumers.c.uuid)
             .outerjoin(resource_providers, resource_providers.c.id == allocations.c.resource_provider_id)
-            .outerjoin(host, host.c.id == resource_providers.c.root_provider_id)
+            .outerjoin(host, of_host)
         )
         .where(within)
         .group_by(*consumer, tombstones.c.consumer_uuid, host.c.uuid)
@@ -193,14 +205,19 @@ def _rows(connection: Connection, consumer_ids: Collection[int]) -> dict[int, di
     return found
 
 
-def _roots(connection: Connection, holders: Sequence[Holder]) -> dict[str, str]:
-    """Return the root of each provider with allocations of these holders, by uuid; roots themselves are omitted."""
+def _roots(connection: Connection, holders: Sequence[Holder], *, with_sharing: bool) -> dict[str, str]:
+    """Return the root of each provider with allocations of these holders, by uuid; roots themselves are omitted.
+
+    :param with_sharing: also those of all sharing providers, from which a reshape may have moved all allocations.
+    """
     named = sorted({uuid for holder in holders for uuid in holder.held})
     root = resource_providers.alias()
     query = select(resource_providers.c.uuid, root.c.uuid.label("root_uuid")).join_from(
         resource_providers, root, root.c.id == resource_providers.c.root_provider_id
     )
-    rows = bulk.select_in(connection, query, resource_providers.c.uuid, named)
+    rows = [*bulk.select_in(connection, query, resource_providers.c.uuid, named)]
+    if with_sharing:
+        rows += connection.execute(query.where(resource_providers.c.id.in_(_SHARING))).all()
     return {row.uuid: row.root_uuid for row in rows if row.root_uuid != row.uuid}
 
 

@@ -17,6 +17,10 @@ RESIDUE = "RESIDUE"
 CONDUCTORS = "conductor"
 #: Instances in these states hold nothing any more, except an instance in error whose guest is wanted.
 _ENDED = frozenset({"error", "deleted", "shelved"})
+#: The types of the two consumers of a move.
+_OTHER_SIDE = {"INSTANCE": "MIGRATION", "MIGRATION": "INSTANCE"}
+#: The root of a provider tree, or a pool whose root is unknown, and a resource class.
+_Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,13 +244,20 @@ class RecordsCompared:
         """Yield consumers that hold less than recorded, or differ otherwise: others may claim the rest."""
         if not instance.settled:
             return
+        sides: dict[str, RecordedHold] = {hold.consumer_type: hold for hold in instance.holds}
         for hold in instance.holds:
             # Residues on a deleted host were deleted together with it.
             if hold.consumer_type != RESIDUE or hold.root_provider_uuid in self._nodes:
                 holder = self._holders.get(hold.consumer_uuid)
-                yield from self._differing(instance, hold, holder)
+                yield from self._differing(instance, hold, holder, sides.get(_OTHER_SIDE.get(hold.consumer_type, "")))
 
-    def _differing(self, instance: InstanceHolds, hold: RecordedHold, holder: Holder | None) -> Iterator[Finding]:
+    def _differing(
+        self, instance: InstanceHolds, hold: RecordedHold, holder: Holder | None, other: RecordedHold | None
+    ) -> Iterator[Finding]:
+        """Yield the findings about one consumer.
+
+        :param other: the other side of the move, if the consumer is a side of one.
+        """
         classes = self._classes
 
         def finding(kind: str, detail: str, mark: str) -> Finding:
@@ -265,41 +276,85 @@ class RecordsCompared:
         elif differences := [each for each in _differences(hold, holder) if each is not None]:
             yield finding("claim", "; ".join(differences), mark)
         else:
-            for uuid, name, expected, found in self._shortages(hold, holder.held):
+            for uuid, name, expected, found in self._shortages(hold, holder.held, other):
                 if classes is not None and name not in classes:
                     continue  # deleted since: a heal leaves it out too
                 detail = f"holds {found} {name} of provider {uuid}, and should hold {expected}"
                 yield finding("short", detail, f"{mark} {uuid} {name} {expected} {found}")
 
-    def _shortages(self, hold: RecordedHold, held: Amounts) -> Iterator[tuple[str, str, int, int]]:
+    def _shortages(
+        self, hold: RecordedHold, held: Amounts, other: RecordedHold | None
+    ) -> Iterator[tuple[str, str, int, int]]:
         """Yield provider, resource class, recorded and found amount where less is allocated than recorded.
 
-        Allocations are summed under the roots of their trees, because a reshape may have moved them. Allocations beyond
-        the recorded ones are no finding: they are foreign allocations.
+        Allocations beyond the recorded ones are no finding: they are foreign allocations.
 
         :param held: the consumer's allocations, by provider and resource class.
         """
+        recorded, found = self._by_place(hold, held)
+        lacking = recorded - found
+        if lacking and other is not None:
+            lacking -= self._on_other_side(lacking, hold, other)
+        for (uuid, name), amount in sorted(lacking.items()):
+            yield uuid, name, recorded[uuid, name], recorded[uuid, name] - amount
+
+    def _by_place(self, hold: RecordedHold, held: Amounts) -> tuple[Counter[_Place], Counter[_Place]]:
+        """Return the recorded and the found amounts of a consumer.
+
+        They are summed under the roots of their trees, because a reshape may have moved them.
+        """
         roots = self._roots
         root = roots.get(hold.root_provider_uuid, hold.root_provider_uuid)
-        recorded: Counter[tuple[str, str]] = Counter()
-        found: Counter[tuple[str, str]] = Counter()
+        recorded: Counter[_Place] = Counter()
+        found: Counter[_Place] = Counter()
         for uuid, part in hold.allocations.items():
             place = roots.get(uuid, uuid) if uuid in hold.pools else root
             recorded.update({(place, name): amount for name, amount in part.resources.items()})
         for uuid, resources in held.items():
             found.update({(roots.get(uuid, uuid), name): amount for name, amount in resources.items()})
-        # A pool without allocations may have been emptied by a reshape, and even deleted: the root of its tree is not
-        # known. What it had is outside the trees of hosts, beyond what other pools have.
-        hosts = {root, *self._nodes}
-        for uuid, name in [place for place in recorded if place[0] in hold.pools and place[0] not in self._in_use]:
-            for other in [place for place in found if place[1] == name and place[0] not in hosts]:
-                moved = min(recorded[uuid, name] - found[uuid, name], found[other] - recorded[other])
+        for uuid, name in [place for place in recorded if self._is_emptied(place[0], hold)]:
+            for elsewhere in self._outside_hosts(found, name, root):
+                moved = min(recorded[uuid, name] - found[uuid, name], found[elsewhere] - recorded[elsewhere])
                 if moved > 0:
                     found[uuid, name] += moved
-                    found[other] -= moved
-        for (uuid, name), amount in sorted(recorded.items()):
-            if found[uuid, name] < amount:
-                yield uuid, name, amount, found[uuid, name]
+                    found[elsewhere] -= moved
+        return recorded, found
+
+    def _is_emptied(self, uuid: str, hold: RecordedHold) -> bool:
+        """Return whether a provider is a pool without allocations.
+
+        A reshape may have emptied it, and it may even be deleted: the root of its tree is not known. What it had is
+        outside the trees of hosts, beyond what other pools have.
+        """
+        return uuid in hold.pools and uuid not in self._in_use
+
+    def _outside_hosts(self, amounts: Counter[_Place], name: str, root: str) -> list[_Place]:
+        hosts = {root, *self._nodes}
+        return [place for place in amounts if place[1] == name and place[0] not in hosts]
+
+    def _on_other_side(self, lacking: Counter[_Place], hold: RecordedHold, other: RecordedHold) -> Counter[_Place]:
+        """Return the part of lacking amounts of pools that the other side of the move holds.
+
+        On a pool that both sides use, the instance holds the larger of both amounts. A cell takes a pool for shared by
+        the names of the providers. But a reshape of the pool before the destination was claimed decides it: the
+        instance may hold what the record has for the migration, or the migration what it has for the instance.
+        """
+        holder = self._holders.get(other.consumer_uuid)
+        source = hold if hold.consumer_type == "MIGRATION" else other
+        root = self._roots.get(source.root_provider_uuid, source.root_provider_uuid)
+        recorded, found = self._by_place(other, {} if holder is None else holder.held)
+        shared = Counter({place: amount for place, amount in found.items() if recorded[place]})
+        spare = shared if source is hold else found - recorded
+        covered: Counter[_Place] = Counter()
+        for (uuid, name), amount in lacking.items():
+            if uuid == root:
+                continue
+            emptied = self._is_emptied(uuid, hold)
+            for place in self._outside_hosts(spare, name, root) if emptied else [(uuid, name)]:
+                part = min(amount - covered[uuid, name], spare[place])
+                covered[uuid, name] += part
+                spare[place] -= part
+        return covered
 
 
 def _differences(hold: RecordedHold, holder: Holder) -> Iterator[str | None]:

@@ -3,13 +3,14 @@
 import time
 
 import pytest
+from os_traits import MISC_SHARES_VIA_AGGREGATE
 from sqlalchemy import select
 from support.databases.rows_read import rows_read
 from support.placement_store.builders import Store
 from support.placement_store.move_builders import SMALL
 
 from moorage import ids
-from moorage.messages import AuditStore, ListClaims, ListServices, ReportService
+from moorage.messages import AuditStore, ListClaims, ListServices, ReportService, SetTraits
 from moorage.model.inspection import ServiceReport
 from placement_store.claims.list import claims
 from placement_store.schema import allocations, consumers, inventories, resource_providers
@@ -70,6 +71,22 @@ def test_an_audit_names_the_root_providers_of_each_consumers_allocations(store: 
     assert (holder.uuid, holder.allocations) == (uuid, 3)
     assert set(holder.root_provider_uuids) == {host, pool}
     assert (audit.overcommitted, audit.drifted) == ((), ())
+
+
+def test_an_audit_names_the_roots_of_sharing_providers_and_does_not_take_them_for_hosts_of_a_consumer(
+    store: Store, host: str
+) -> None:
+    other = store.provider("other", VCPU=8)
+    pool, emptied = (store.provider(name, parent=other, DISK_GB=100) for name in ("pool", "emptied"))
+    for uuid in (pool, emptied):
+        store.dispatcher.call(SetTraits(request_id=ids.fresh(), uuid=uuid, traits=(MISC_SHARES_VIA_AGGREGATE,)))
+    store.claim(ids.fresh(), {host: SMALL, pool: {"DISK_GB": 5}})
+
+    audit = store.dispatcher.call(AuditStore(amounts=True))
+
+    assert [holder.root_provider_uuids for holder in audit.holders] == [(host,)]
+    assert audit.roots == {pool: other, emptied: other}
+    assert store.dispatcher.call(AuditStore(amounts=True, after=2**40)).roots == {}
 
 
 def test_an_audit_in_parts_lists_each_consumer_once_with_all_its_allocations(store: Store, host: str) -> None:

@@ -313,6 +313,74 @@ def test_amounts_moved_within_the_tree_of_a_pool_are_no_finding(root: str) -> No
     assert short.detail == f"holds 4 DISK_GB of provider {root}, and should hold 5"
 
 
+# --- Both sides of a move ---------------------------------------------------------------------------------------------
+
+MIGRATION, PART, TREE = (derived("audit", name) for name in ("migration", "part", "tree"))
+
+
+def gib(amount: int, pool: str = POOL) -> dict[str, dict[str, int]]:
+    return {pool: {"DISK_GB": amount}} if amount else {}
+
+
+def of_a_move(held: tuple[Any, Any], recorded_of: tuple[Any, Any], roots: Any) -> list[tuple[str, str, str]]:
+    """Judge a move from one host to the next, given the amounts of pools of the instance and of its migration."""
+    arrived = {"placed_on": OTHER, "held": {OTHER: AMOUNTS[NODE], **held[0]}, "root_provider_uuids": (OTHER,)}
+    moved = {"uuid": MIGRATION, "consumer_type": "MIGRATION", "claim_id": TWO, "migration_of": ONE}
+    holders = changed(**arrived), changed(**moved, held={**AMOUNTS, **held[1]})
+    own, left = recorded_of
+    holds = (
+        hold({OTHER: AMOUNTS[NODE], **own}, root_provider_uuid=OTHER, pools=tuple(own)),
+        hold(
+            {**AMOUNTS, **left},
+            consumer_uuid=MIGRATION,
+            consumer_type="MIGRATION",
+            claim_id=TWO,
+            migration_of=ONE,
+            pools=tuple(left),
+        ),
+    )
+    store = StoreAudit(holders=holders, roots=roots)
+    state = seen(
+        store=store,
+        instances=[instance("moved", migration_uuid=MIGRATION)],
+        recorded=recorded(*holds, state="moved", migrations=(MIGRATION,)),
+    )
+    return [(finding.kind, finding.subject, finding.detail) for finding in judge(state)]
+
+
+@pytest.mark.parametrize(("old", "new"), [(5, 3), (3, 5)])
+@pytest.mark.parametrize("roots", [{PART: POOL}, {PART: TREE}, {PART: TREE, POOL: TREE}])
+def test_a_pool_that_was_reshaped_before_a_move_counts_once_for_both_sides(old: int, new: int, roots: Any) -> None:
+    names = gib(new, PART), gib(old)
+
+    assert of_a_move((gib(max(old, new), PART), {}), names, roots) == []
+    # A part of it was moved: the migration holds the rest.
+    assert of_a_move((gib(max(old - 1, new), PART), gib(1)), names, {PART: TREE, POOL: TREE}) == []
+
+
+def test_a_pool_that_was_reshaped_before_a_move_must_have_the_larger_amount_of_both_sides() -> None:
+    root, names = {PART: POOL}, (gib(3, PART), gib(5))
+    [(kind, subject, detail)] = of_a_move((gib(4, PART), {}), names, root)
+    assert (kind, subject) == ("short", MIGRATION)
+    assert detail == f"holds 4 DISK_GB of provider {POOL}, and should hold 5"
+    assert [found[:2] for found in of_a_move((gib(2, PART), gib(5)), names, root)] == [("short", ONE)]
+
+
+def test_a_part_of_a_pool_that_a_reshape_has_moved_before_a_swap_may_be_the_migrations() -> None:
+    roots = {PART: TREE, POOL: TREE}
+    names: tuple[Any, Any] = gib(5), {}
+    assert of_a_move((gib(3), gib(5, PART)), names, roots) == []
+    assert [found[:2] for found in of_a_move((gib(3), gib(1, PART)), names, roots)] == [("short", ONE)]
+
+
+def test_a_side_of_a_move_has_no_part_in_what_the_other_holds_of_its_host_or_of_another_pool() -> None:
+    for other in (gib(9, NODE), gib(9, PART)):
+        assert [found[:2] for found in of_a_move((other, {}), ({}, gib(5)), {})] == [("short", MIGRATION)]
+
+
+# --- The claim --------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
