@@ -4,14 +4,24 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec import structs
+from os_traits import MISC_SHARES_VIA_AGGREGATE
 from support.conductor.order_table import give
 from support.operations.cloud import TroublesomeCloud, plan
+from support.operations.healed_servers import Servers
 from support.operations.pooled_room import PooledRoom
 from support.operations.room import SMALL
 
 from moorage import ids
-from moorage.messages import BuildInstances, MigrateInstance, Ordered, ResizeInstance
-from moorage.model import Flavor, Resources
+from moorage.messages import (
+    BuildInstances,
+    DeleteResourceProvider,
+    GetResourceProvider,
+    MigrateInstance,
+    Ordered,
+    ReshapeByInstructions,
+    ResizeInstance,
+)
+from moorage.model import ChildProvider, Flavor, MoveInstruction, Resources
 
 #: The amounts of the server on its host, before and after a resize; it also has 20 GB of the pool.
 OLD: Resources = {"VCPU": 2, "MEMORY_MB": 4096}
@@ -166,6 +176,41 @@ def test_a_residue_of_a_move_that_confirms_itself_holds_nothing_of_the_pool(
     assert stage.used() == 20
     room.cloud.faults.forget(server)
     stage.comes_to_hold(server, instance={"destination": OLD, "pool": gb(20)})
+
+
+@pytest.mark.parametrize(("new", "meanwhile"), [(50, 50), (10, 20)])
+@pytest.mark.parametrize("outcome", ENDS)
+def test_an_audit_finds_nothing_in_a_move_whose_pool_was_reshaped_before(
+    stage: PooledRoom, server: str, new: int, meanwhile: int, outcome: str
+) -> None:
+    room, part = stage.room, ids.fresh()
+    audited = Servers(room.cloud, settle=0.02)
+    shared = ChildProvider(
+        name="part",
+        uuid=part,
+        parent=stage.pool,
+        traits=(MISC_SHARES_VIA_AGGREGATE,),
+        aggregates=(room.aggregate,),
+    )
+
+    def reshape(source: str, target: str, *providers: ChildProvider) -> None:
+        moved = MoveInstruction(
+            from_resource_provider=source, moved_resources={"DISK_GB": stage.total}, to_resource_provider=target
+        )
+        room.placement.call(ReshapeByInstructions(request_id=ids.fresh(), instructions=(moved,), providers=providers))
+
+    reshape(stage.pool, part, shared)
+    resize(stage, server, new, "destination")
+    room.becomes(server, "moved")
+
+    assert audited.findings() == []
+    assert room.placement.call(GetResourceProvider(uuid=part)).used == {"DISK_GB": meanwhile}
+    end(stage, server, outcome)
+    assert audited.findings() == []
+    reshape(part, stage.pool)
+    room.placement.call(DeleteResourceProvider(request_id=ids.fresh(), uuid=part))
+    after = {"destination": NEW, "pool": gb(new)} if outcome == "confirm" else {"source": OLD, "pool": gb(20)}
+    stage.comes_to_hold(server, instance=after)
 
 
 # --- Foreign amounts --------------------------------------------------------------------------------------------------
