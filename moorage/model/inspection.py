@@ -114,7 +114,7 @@ class Holder(Value, frozen=True, kw_only=True):
     migration_of: Uuid | None = None
     #: The attempt whose host has accepted its claim.
     accepted_by: Uuid | None = None
-    #: The number of its allocations, and their root providers.
+    #: The number of its allocations, and the root providers of those that are not of sharing providers.
     allocations: int
     root_provider_uuids: tuple[Uuid, ...] = ()
     #: The foreign allocations of a consumer that was deleted for good and has no claim: written by others. By provider
@@ -142,7 +142,8 @@ class StoreAudit(Value, frozen=True, kw_only=True):
     holders: tuple[Holder, ...] = ()
     #: The number of the last of these, if more may follow.
     more_after: int | None = None
-    #: Only on request: the root of each allocated provider that is not a root.
+    #: Only on request: the root of each allocated provider that is not a root, and in the first part that of each
+    #: sharing provider.
     roots: dict[str, Uuid] = field(default_factory=dict)
 
 
