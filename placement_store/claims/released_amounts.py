@@ -60,7 +60,7 @@ def locate(
     :param in_tree: the result of :func:`providers_on_host`.
     """
     claimed, deleted = numbered(connection, released, keys, names)
-    return locate_pairs(connection, holding, claimed, dict(keys.values()), in_tree, deleted)
+    return locate_pairs(connection, holding, claimed, dict(keys.values()), in_tree, deleted, may_be_pools=True)
 
 
 def numbered(
@@ -81,10 +81,13 @@ def locate_pairs(
     roots: Mapping[int, int],
     in_tree: Collection[int],
     deleted: Mapping[int, int] | None = None,
+    *,
+    may_be_pools: bool = False,
 ) -> Counter[Pair]:
     """Return the present places of amounts that are given as :func:`numbered` returns them; see :func:`locate`.
 
     :param roots: the root of each provider that is named.
+    :param may_be_pools: whether amounts of deleted providers are also looked for outside the host's tree.
     """
     held = holding.amounts
     found = Counter({pair: min(amount, held.get(pair, 0)) for pair, amount in claimed.items()})
@@ -99,6 +102,8 @@ def locate_pairs(
         elsewhere = min(missing[place], held[provider_id, number] - found[provider_id, number])
         found[provider_id, number] += elsewhere
         missing[place] -= elsewhere
+    if not may_be_pools:
+        return found
     # A deleted provider may also have been a pool that a reshape had emptied: its tree is not known any more.
     left = Counter({number: min(n, missing[holding.root_provider_id, number]) for number, n in (deleted or {}).items()})
     for provider_id, number in (pair for pair in sorted(held) if pair[0] not in in_tree and left[pair[1]] > 0):

@@ -370,6 +370,19 @@ def test_a_move_takes_along_what_the_claim_had_of_a_pool_that_was_deleted_before
     assert store.is_sound()
 
 
+def test_a_revert_keeps_what_the_claim_had_of_a_pool_that_was_deleted_during_the_move(
+    store: Store, reshaping: Reshaping, at: Providers, moving: Moving
+) -> None:
+    moving.begin({at.after: CPUS, **disk(at.ssd, 50), **disk(at.hdd, 100)})
+    moving.accept()
+    delete_emptied(store, reshaping, at)
+
+    ended = moving.revert(guest_gone=True)
+
+    assert moving.amounts == {at.source: CPUS, **disk(at.nvme, 50), **disk(at.hdd, 100)}
+    assert ended.extras == {}
+
+
 def test_a_swap_releases_what_a_claim_had_of_a_pool_that_was_deleted(
     store: Store, reshaping: Reshaping, at: Providers
 ) -> None:

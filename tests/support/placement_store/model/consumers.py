@@ -193,8 +193,11 @@ def _kept(model: Model, holder: Holder, released: Held, claimed: Held, next_root
     )
 
 
-def released_amounts_of(model: Model, holder: Holder, released: Held) -> Counter[Pair]:
-    """Return the allocations that now hold the claimed amounts."""
+def released_amounts_of(model: Model, holder: Holder, released: Held, *, deleted_pools: bool = True) -> Counter[Pair]:
+    """Return the allocations that now hold the claimed amounts.
+
+    :param deleted_pools: whether amounts of deleted providers are also looked for outside the host's tree.
+    """
     released_amounts = Counter(holder.held) & Counter(released)
     # Amounts that a reshape has moved within a tree are released at their new place.
     missing: Counter[tuple[str | None, str]] = Counter()
@@ -210,7 +213,7 @@ def released_amounts_of(model: Model, holder: Holder, released: Held) -> Counter
     # A deleted provider may have been a pool that a reshape had emptied: what it had may be outside the host's tree.
     deleted: Counter[str] = Counter()
     for (provider, name), amount in released.items():
-        deleted[name] += amount if provider not in model.providers else 0
+        deleted[name] += amount if deleted_pools and provider not in model.providers else 0
     left = Counter({name: min(amount, missing[holder.root, name]) for name, amount in deleted.items()})
     for provider in model.providers:
         for name in left if model.root_of(provider) != holder.root else ():

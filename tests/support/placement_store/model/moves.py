@@ -371,7 +371,8 @@ def _parts(model: Model, holder: Holder, migration: Holder, migration_uuid: str,
     parts = [rest & new, new - rest, rest - new]
     for part, later in zip(parts, (parts[1] + parts[2], parts[2], Counter[Pair]()), strict=True):
         free = {one: max(min(amount, part[one]), amount - later[one]) for one, amount in mine.items()}
-        found.append(+consumers.released_amounts_of(model, replace(holder, held=free), part))
+        side = replace(holder, held=free)
+        found.append(+consumers.released_amounts_of(model, side, part, deleted_pools=False))
         mine -= found[-1]
     return Parts(
         kept_old=found[0] + found[2],
