@@ -343,7 +343,9 @@ class RecordsCompared:
         source = hold if hold.consumer_type == "MIGRATION" else other
         root = self._roots.get(source.root_provider_uuid, source.root_provider_uuid)
         recorded, found = self._by_place(other, {} if holder is None else holder.held)
-        shared = Counter({place: amount for place, amount in found.items() if recorded[place]})
+        emptied_of = {name for uuid, name in recorded if self._is_emptied(uuid, other)}
+        unknown = {place for name in emptied_of for place in self._outside_hosts(found, name, root)}
+        shared = Counter({place: amount for place, amount in found.items() if recorded[place] or place in unknown})
         spare = shared if source is hold else found - recorded
         covered: Counter[_Place] = Counter()
         for (uuid, name), amount in lacking.items():

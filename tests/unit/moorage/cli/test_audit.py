@@ -315,7 +315,7 @@ def test_amounts_moved_within_the_tree_of_a_pool_are_no_finding(root: str) -> No
 
 # --- Both sides of a move ---------------------------------------------------------------------------------------------
 
-MIGRATION, PART, TREE = (derived("audit", name) for name in ("migration", "part", "tree"))
+MIGRATION, PART, REST, TREE = (derived("audit", name) for name in ("migration", "part", "rest", "tree"))
 
 
 def gib(amount: int, pool: str = POOL) -> dict[str, dict[str, int]]:
@@ -356,6 +356,8 @@ def test_a_pool_that_was_reshaped_before_a_move_counts_once_for_both_sides(old: 
     assert of_a_move((gib(max(old, new), PART), {}), names, roots) == []
     # A part of it was moved: the migration holds the rest.
     assert of_a_move((gib(max(old - 1, new), PART), gib(1)), names, {PART: TREE, POOL: TREE}) == []
+    # A second reshape has moved it during the move, and both providers are deleted.
+    assert of_a_move((gib(max(old, new), REST), {}), names, {REST: TREE}) == []
 
 
 def test_a_pool_that_was_reshaped_before_a_move_must_have_the_larger_amount_of_both_sides() -> None:
