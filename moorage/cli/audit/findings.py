@@ -306,12 +306,10 @@ class RecordsCompared:
         roots = self._roots
         root = roots.get(hold.root_provider_uuid, hold.root_provider_uuid)
         recorded: Counter[_Place] = Counter()
-        found: Counter[_Place] = Counter()
         for uuid, part in hold.allocations.items():
             place = roots.get(uuid, uuid) if uuid in hold.pools else root
             recorded.update({(place, name): amount for name, amount in part.resources.items()})
-        for uuid, resources in held.items():
-            found.update({(roots.get(uuid, uuid), name): amount for name, amount in resources.items()})
+        found = self._by_root(held)
         for uuid, name in [place for place in recorded if self._is_emptied(place[0], hold)]:
             for elsewhere in self._outside_hosts(found, name, root):
                 moved = min(recorded[uuid, name] - found[uuid, name], found[elsewhere] - recorded[elsewhere])
@@ -319,6 +317,12 @@ class RecordsCompared:
                     found[uuid, name] += moved
                     found[elsewhere] -= moved
         return recorded, found
+
+    def _by_root(self, held: Amounts) -> Counter[_Place]:
+        found: Counter[_Place] = Counter()
+        for uuid, resources in held.items():
+            found.update({(self._roots.get(uuid, uuid), name): amount for name, amount in resources.items()})
+        return found
 
     def _is_emptied(self, uuid: str, hold: RecordedHold) -> bool:
         """Return whether a provider is a pool without allocations.
@@ -342,10 +346,12 @@ class RecordsCompared:
         holder = self._holders.get(other.consumer_uuid)
         source = hold if hold.consumer_type == "MIGRATION" else other
         root = self._roots.get(source.root_provider_uuid, source.root_provider_uuid)
-        recorded, found = self._by_place(other, {} if holder is None else holder.held)
+        held = {} if holder is None else holder.held
+        recorded, found = self._by_place(other, held)
         emptied_of = {name for uuid, name in recorded if self._is_emptied(uuid, other)}
-        unknown = {place for name in emptied_of for place in self._outside_hosts(found, name, root)}
-        shared = Counter({place: amount for place, amount in found.items() if recorded[place] or place in unknown})
+        everything = self._by_root(held)
+        unknown = {place for name in emptied_of for place in self._outside_hosts(everything, name, root)}
+        shared = Counter({place: n for place, n in everything.items() if recorded[place] or place in unknown})
         spare = shared if source is hold else found - recorded
         covered: Counter[_Place] = Counter()
         for (uuid, name), amount in lacking.items():

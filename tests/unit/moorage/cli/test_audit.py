@@ -358,6 +358,7 @@ def test_a_pool_that_was_reshaped_before_a_move_counts_once_for_both_sides(old: 
     assert of_a_move((gib(max(old - 1, new), PART), gib(1)), names, {PART: TREE, POOL: TREE}) == []
     # A second reshape has moved it during the move, and both providers are deleted.
     assert of_a_move((gib(max(old, new), REST), {}), names, {REST: TREE}) == []
+    assert of_a_move((gib(max(old, new)), {}), names, {POOL: TREE}) == []
 
 
 def test_a_pool_that_was_reshaped_before_a_move_must_have_the_larger_amount_of_both_sides() -> None:
