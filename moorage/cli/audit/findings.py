@@ -346,7 +346,8 @@ class RecordsCompared:
         holder = self._holders.get(other.consumer_uuid)
         source = hold if hold.consumer_type == "MIGRATION" else other
         root = self._roots.get(source.root_provider_uuid, source.root_provider_uuid)
-        held = {} if holder is None else holder.held
+        # A heal replaces the amounts of a consumer with another claim or host.
+        held = {} if holder is None or any(_differences(other, holder)) else holder.held
         recorded, found = self._by_place(other, held)
         emptied_of = {name for uuid, name in recorded if self._is_emptied(uuid, other)}
         everything = self._by_root(held)
