@@ -74,19 +74,25 @@ def _send(broker: inproc.Broker, key: inproc.Key, envelope: Any) -> None:
     KERNEL.note(f"send {key} {envelope.message}")
     if envelope.box is not None:
         envelope = replace(envelope, box=_AnswerBox(envelope.box, sender, key[1], method))
-    wire = _Wire(sender, envelope)
-    NETWORK.carry(sender, (key[1], method, False), lambda: _publish(broker, key, wire))  # type: ignore[arg-type]
+    wire = _Wire(sender, envelope, broker, key)
+    NETWORK.carry(sender, (key[1], method, False), wire.deliver)
 
 
 @dataclass(frozen=True)
 class _Wire:
-    """An envelope with its sender, for the listener."""
+    """An envelope with its sender, for the listener, and with its queue."""
 
     sender: str
     envelope: Any
+    broker: inproc.Broker
+    key: inproc.Key
 
     def expired(self) -> bool:
         return bool(self.envelope.expired())
+
+    def deliver(self) -> None:
+        """Put the message into its queue."""
+        _publish(self.broker, self.key, self)  # type: ignore[arg-type]
 
 
 def _take(listener: Any, wire: _Wire) -> None:
@@ -94,7 +100,17 @@ def _take(listener: Any, wire: _Wire) -> None:
     process = listener.simulated_process
     if NETWORK.is_cut(wire.sender, process):
         return
-    KERNEL.start(lambda: listener.on_incoming_callback([inproc.InprocMessage(wire.envelope)]), process, "arrival")
+
+    def arrive() -> None:
+        try:
+            listener.on_incoming_callback([inproc.InprocMessage(wire.envelope)])
+        except (RuntimeError, TypeError):
+            if listener.on_incoming_callback is not None:
+                raise
+            # The server has stopped meanwhile. RabbitMQ gives a message that was not read to another server.
+            KERNEL.start(wire.deliver, BROKER, "message of a stopped server")
+
+    KERNEL.start(arrive, process, "arrival")
 
 
 _listen = inproc.InprocListener.__init__
