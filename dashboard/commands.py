@@ -7,7 +7,7 @@ from cliff.command import Command
 
 from moorage import logs
 from moorage.cli.command import Argument, argument
-from moorage.cli.serving import Serving
+from moorage.cli.serving import AUTH_STRATEGY, Serving
 
 
 class Dashboard(Serving, Command):
@@ -19,11 +19,7 @@ class Dashboard(Serving, Command):
     arguments: Sequence[Argument] = (
         argument("--host", help="Address to listen on (default: [dashboard] host)"),
         argument("--port", type=int, help="Port to listen on (default: [dashboard] port)"),
-        argument(
-            "--auth-strategy",
-            choices=["keystone", "noauth2"],
-            help="How clients are authenticated (default: [placement_api] auth_strategy)",
-        ),
+        AUTH_STRATEGY,
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

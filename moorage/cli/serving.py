@@ -7,6 +7,13 @@ from moorage import logs, tracing
 from moorage.cli.command import Argument, Configured, argument
 from moorage.service import process
 
+#: The argument of the commands that serve HTTP.
+AUTH_STRATEGY = argument(
+    "--auth-strategy",
+    choices=["keystone", "noauth2"],
+    help="How clients are authenticated (default: [placement_api] auth_strategy)",
+)
+
 
 class Serving(Configured):
     """A command that runs a service; mixed in before a cliff command class."""

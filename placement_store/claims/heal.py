@@ -65,13 +65,15 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     for uuid, holding in found.items():
         if uuid not in holds or not _is_its_own(holds[uuid], holding):
             spare.update(holding.amounts)
-    changes = [
-        _held(
-            *(connection, hold, found.get(uuid), keys, group_ids, names, spare),
-            beside=_on_other_side(connection, hold, holds, found, keys, names),
-        )
-        for uuid, hold in holds.items()
-    ]
+    migrations = {hold.migration_of: hold for hold in message.holds if hold.consumer_type == "MIGRATION"}
+    changes: list[ConsumerChange] = []
+    for uuid, hold in holds.items():
+        is_source = hold.consumer_type == "MIGRATION"
+        other_side = holds.get(str(hold.migration_of)) if is_source else migrations.get(uuid)
+        beside: Counter[Pair] = Counter()
+        if other_side is not None:
+            beside = _on_other_side(connection, hold, other_side, found.get(other_side.consumer_uuid), keys, names)
+        changes.append(_held(connection, hold, found.get(uuid), keys, group_ids, names, spare, beside))
     for uuid in message.seen.keys() - holds.keys():
         other, for_good = found.get(uuid), uuid in message.for_good
         # A consumer that no record names is released, if it has anything.
@@ -200,8 +202,8 @@ def _missing(
 def _on_other_side(
     connection: Connection,
     hold: RecordedHold,
-    holds: Mapping[str, RecordedHold],
-    found: Mapping[str, Holding],
+    other: RecordedHold,
+    holding: Holding | None,
     keys: Mapping[str, ProviderKey],
     names: ResourceClassNames,
 ) -> Counter[Pair]:
@@ -210,13 +212,11 @@ def _on_other_side(
     On a pool that both sides use, the instance holds the larger of both amounts. The cell's record takes a pool for
     shared by the names of the providers. But a reshape of the pool before the destination was claimed decides it: the
     instance may hold what the record has for the migration, or the migration what it has for the instance.
+
+    :param other: the record of the other side, which has this ``holding``.
     """
     is_source = hold.consumer_type == "MIGRATION"
-    migrations = (one for one in holds.values() if one.consumer_type == "MIGRATION")
-    other = next((one for one in migrations if one.migration_of == hold.consumer_uuid), None)
-    if is_source:
-        other = holds.get(str(hold.migration_of))
-    if other is None or (holding := found.get(other.consumer_uuid)) is None or not _is_its_own(other, holding):
+    if holding is None or not _is_its_own(other, holding):
         return Counter()
     recorded = released_amounts.claimed_with(connection, other.allocations, names)
     roots = providers.roots_of(connection, {provider_id for provider_id, _ in holding.rows})

@@ -20,6 +20,7 @@ from prometheus_client import multiprocess
 from moorage import logs, metrics, tracing
 from moorage.addresses import address
 from moorage.cli.command import Configured, argument
+from moorage.cli.serving import AUTH_STRATEGY
 from moorage.service.process import collect_garbage_seldom
 from placement_store.http import wsgi
 
@@ -35,11 +36,7 @@ class PlacementApi(Configured, Command):
     arguments = (
         argument("--host", help="Address to listen on (default: [placement_api] host)"),
         argument("--port", type=int, help="Port to listen on (default: [placement_api] port)"),
-        argument(
-            "--auth-strategy",
-            choices=["keystone", "noauth2"],
-            help="How clients are authenticated (default: [placement_api] auth_strategy)",
-        ),
+        AUTH_STRATEGY,
         argument("--database-url", metavar="URL", help="URL of the database (default: [database] connection)"),
         argument("--workers", type=int, help="Number of processes (default: [placement_api] workers)"),
         argument("--threads", type=int, help="Number of threads per process (default: [placement_api] threads)"),

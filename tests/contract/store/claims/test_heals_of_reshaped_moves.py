@@ -12,16 +12,6 @@ from moorage.model import RecordedHold, SeenConsumer
 OUTCOMES = ("confirm", "revert")
 
 
-@pytest.fixture
-def after(store: Store) -> str:
-    return store.provider("after", VCPU=8, MEMORY_MB=8192)
-
-
-@pytest.fixture
-def pool(store: Store) -> str:
-    return store.provider("pool", DISK_GB=200)
-
-
 def holds(moving: Moving, held: Amounts, claimed: Amounts) -> tuple[RecordedHold, RecordedHold]:
     """Return the records of the instance and of the migration: the first provider is a host, the others are pools."""
 
@@ -64,44 +54,55 @@ def take_away(store: Store, uuid: str, provider: str, name: str) -> None:
     store.put(uuid, found, store.consumer(uuid).generation)
 
 
+def end(moving: Moving, outcome: str) -> None:
+    if outcome == "confirm":
+        moving.confirm()
+    else:
+        moving.revert(guest_gone=True)
+
+
 @pytest.mark.parametrize("outcome", OUTCOMES)
 @pytest.mark.parametrize(("old", "new"), [(50, 20), (20, 50)])
 @pytest.mark.parametrize("harmed", ["instance", "migration"])
 def test_a_heal_counts_a_pool_once_that_was_reshaped_before_the_move(
-    store: Store, reshaping: Reshaping, host: str, after: str, pool: str, old: int, new: int, outcome: str, harmed: str
+    store: Store,
+    reshaping: Reshaping,
+    host: str,
+    destination: str,
+    pool: str,
+    old: int,
+    new: int,
+    outcome: str,
+    harmed: str,
 ) -> None:
     moving = Moving(store, {host: SMALL, **disk(pool, old)}).build()
-    [part] = reshaping.move((pool, {"DISK_GB": 200}, "part"), providers=(child("part", pool),)).created
+    [part] = reshaping.move((pool, {"DISK_GB": 100}, "part"), providers=(child("part", pool),)).created
     moving.generation = store.consumer(moving.uuid).generation
-    claimed = {after: SMALL, **disk(part, new)}
+    claimed = {destination: SMALL, **disk(part, new)}
     moving.begin(claimed)
     moving.accept()
     before = moving.amounts, moving.migrations
-    uuid, place = {"instance": (moving.uuid, after), "migration": (moving.migration, host)}[harmed]
+    uuid, place = {"instance": (moving.uuid, destination), "migration": (moving.migration, host)}[harmed]
     take_away(store, uuid, place, "VCPU")
 
     heal(store, *holds(moving, moving.held, claimed))
 
     assert (moving.amounts, moving.migrations) == before
-    if outcome == "confirm":
-        moving.confirm()
-        assert moving.amounts == claimed
-    else:
-        moving.revert(guest_gone=True)
-        assert moving.amounts == {host: SMALL, **disk(part, old)}
+    end(moving, outcome)
+    assert moving.amounts == (claimed if outcome == "confirm" else {host: SMALL, **disk(part, old)})
     assert moving.migrations == {}
     assert store.is_sound()
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_a_heal_leaves_the_part_of_a_pool_to_the_migration_that_a_reshape_moved_before_a_swap(
-    store: Store, reshaping: Reshaping, host: str, after: str, pool: str, outcome: str
+    store: Store, reshaping: Reshaping, host: str, destination: str, pool: str, outcome: str
 ) -> None:
     last = store.provider("last", VCPU=8, MEMORY_MB=8192)
     moving = Moving(store, {host: SMALL, **disk(pool, 50)}).build()
-    moving.begin({after: SMALL, **disk(pool, 20)})
+    moving.begin({destination: SMALL, **disk(pool, 20)})
     [part] = reshaping.move(
-        (pool, {"DISK_GB": 100}, "part"),
+        (pool, {"DISK_GB": 50}, "part"),
         providers=(child("part", pool),),
         dealt=(dealt(moving.uuid, pool, "part", DISK_GB=50),),
     ).created
@@ -115,10 +116,9 @@ def test_a_heal_leaves_the_part_of_a_pool_to_the_migration_that_a_reshape_moved_
     heal(store, *holds(moving, {host: SMALL}, {last: SMALL, **disk(pool, 50)}))
 
     assert (moving.amounts, moving.migrations) == before
+    end(moving, outcome)
     if outcome == "confirm":
-        moving.confirm()
         assert moving.amounts == claimed
     else:
-        moving.revert(guest_gone=True)
         assert sum(one.get("DISK_GB", 0) for one in moving.amounts.values()) == 50
     assert store.is_sound()
