@@ -25,6 +25,9 @@ CALLERS, SECONDS = 128, 5.0
 #: The most decisions of a batch, and the time-out of a hurried caller in durations of a batch. A request may use half
 #: of its time-out in the queue; the rest is enough for a request that has waited for one batch, and not for two.
 TOGETHER, BATCHES = 32, 5.6
+#: The rate of patient callers gives the time-out of hurried ones, so both are measured again if the machine's speed
+#: changed meanwhile.
+ROUNDS = 4
 
 
 @pytest.fixture
@@ -69,8 +72,11 @@ def claimed(cloud: BenchCloud, timeout: float) -> list[str]:
 def test_requests_whose_callers_will_not_wait_long_enough_do_not_delay_the_others(
     slow: BenchCloud, record_property: Callable[[str, object], None]
 ) -> None:
-    patient = len(claimed(slow, 60.0))
-    hurried = len(claimed(slow, BATCHES * SECONDS / (patient / TOGETHER)))
-    record_property("measured", f"{patient} answers to patient callers, {hurried} to hurried ones")
-    # If each request were carried out in its turn, whether or not its caller still waited, it would be a third or half.
-    assert hurried > 0.65 * patient, (hurried, patient)
+    # If each request were carried out in its turn, whether or not its caller still waited, it would be a third or half
+    # in every round. A machine that becomes three times slower between the two measurements of a round spoils one.
+    measured: list[tuple[int, int]] = []
+    while len(measured) < ROUNDS and not any(hurried > 0.65 * patient for patient, hurried in measured):
+        patient = len(claimed(slow, 60.0))
+        measured.append((patient, len(claimed(slow, BATCHES * SECONDS / (patient / TOGETHER)))))
+    record_property("measured", f"answers to patient and to hurried callers: {measured}")
+    assert any(hurried > 0.65 * patient for patient, hurried in measured), measured
