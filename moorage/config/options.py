@@ -18,6 +18,8 @@ DEFAULT_FILE = Path("/etc/moorage/moorage.conf")
 _GREATEST = threading.TIMEOUT_MAX
 #: The file of a value in messages of oslo.config, in a format for developers.
 _PLACE = re.compile(r"from LocationInfo\(location=<[^>]*>, detail='([^']*)'\)")
+#: What Python says of a text that is no number, before the text.
+_NO_NUMBER = re.compile(r"(invalid literal for int\(\) with base 10|could not convert string to float): (.+)")
 
 _DATABASE = [
     cfg.StrOpt(
@@ -263,8 +265,9 @@ def filled(
 
 
 def _in_words(fault: Exception, conf: cfg.ConfigOpts) -> str:
-    """Return the message of an oslo.config error, with the file in a readable format."""
-    return _PLACE.sub(lambda place: f"in {place[1] or _files(conf)}", str(fault))
+    """Return the message of an oslo.config error, with the file and the reason in a format for operators."""
+    text = _PLACE.sub(lambda place: f"in {place[1] or _files(conf)}", str(fault))
+    return _NO_NUMBER.sub(lambda found: f"{found[2]} is not a {'whole ' if 'int' in found[1] else ''}number", text)
 
 
 def _files(conf: cfg.ConfigOpts) -> str:

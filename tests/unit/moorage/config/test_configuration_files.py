@@ -26,6 +26,16 @@ def test_an_invalid_value_is_reported_with_its_option_and_file(tmp_path: Path) -
     )
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "wrong"),
+    [("call_timeout", "soon", "'soon' is not a number."), ("send_retries", "1.5", "'1.5' is not a whole number.")],
+)
+def test_a_text_that_is_no_number_is_refused_without_the_words_of_the_language(
+    option: str, value: str, wrong: str, tmp_path: Path
+) -> None:
+    assert refused(tmp_path, f"[rpc]\n{option} = {value}\n").endswith(f"moorage.conf is not valid: {wrong}")
+
+
 def test_an_invalid_value_of_a_plugins_option_is_reported_in_one_sentence(tmp_path: Path) -> None:
     conf = from_text(tmp_path, "[weighers]\nram_weight_multiplier = much\n")
     with pytest.raises(errors.ConfigurationError) as caught:
