@@ -313,6 +313,6 @@ def _lost(operation: Operation, payload: SwapStep, claim_id: str, why: str, _con
 def _max_retries_exceeded(instance_uuid: str, attempts: list[AttemptRecord]) -> errors.MaxRetriesExceeded:
     return errors.MaxRetriesExceeded(
         instance_uuid=instance_uuid,
-        summary="; ".join(f"{attempt.host}: {attempt.reason}" for attempt in attempts),
+        summary="; ".join(f"{attempt.host}: {(attempt.reason or '').rstrip('.')}" for attempt in attempts),
         attempts=[{"host": attempt.host, "state": attempt.state, "reason": attempt.reason} for attempt in attempts],
     )

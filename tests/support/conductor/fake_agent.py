@@ -27,6 +27,8 @@ class FakeAgent:
         self.threads = ThreadPoolExecutor(4)
         self.guests: dict[str, BuildOnHost] = {}
         self.failing: set[str] = set()
+        #: What a failing host reports after its name.
+        self.failure = "is broken"
         #: Whether a failing host reports that the build would fail on every host.
         self.fails_everywhere = False
         #: Hosts whose spawns do not end before `released` is set.
@@ -56,7 +58,7 @@ class FakeAgent:
             self.report_failed(message, f"the claim could not be accepted: {refusal}")
             return
         if message.host in self.failing:
-            self.report_failed(message, f"{message.host} is broken")
+            self.report_failed(message, f"{message.host} {self.failure}")
             return
         self.guests[message.attempt_id] = message
         if message.host in self.hanging:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from moorage.model import Instance
 from support.processes import fault_actions as actions
 from support.processes import fault_resources as resources
 from support.processes.fault_actions import Action
@@ -28,6 +29,10 @@ class Scene:
     def servers(self, cloud: FaultyCloud) -> list[Server]:
         """Return new servers that no part of the cloud has a record of."""
         return [Server(cloud, vcpus, self.zone, self.host) for vcpus in self.vcpus]
+
+    def loses(self, instance: Instance) -> bool:
+        """Return whether a build has failed on its only host, whose agent may have been killed before the guest ran."""
+        return self.host == LEAVING and instance.state == "error" and f"{LEAVING}: " in str(instance.reason)
 
 
 def play(cloud: FaultyCloud, scene: Scene, armed: Mapping[str, str] | None = None) -> list[Server]:
@@ -55,10 +60,11 @@ def begin(cloud: FaultyCloud, scene: Scene) -> list[Server]:
     servers = scene.servers(cloud)
     for server in servers:
         server.order_build()
-    for server in servers:
-        instance = server.built()
-        assert instance.state == "active" or not scene.actions, instance
+    built = [server.built() for server in servers]
     check(cloud, servers)
+    if any(scene.loses(instance) for instance in built):
+        return servers
+    assert not scene.actions or all(instance.state == "active" for instance in built), built
     for action in scene.actions:
         for server in servers:
             action(server)

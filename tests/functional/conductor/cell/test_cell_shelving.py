@@ -167,11 +167,13 @@ def test_an_unshelved_instance_runs_on_its_claimed_host_and_the_numbers_of_its_a
 def test_an_instance_that_starts_on_no_host_is_shelved_again_and_can_be_unshelved_again(world: World) -> None:
     uuid = shelved(world)
     world.agent.failing = {"b", "c"}
+    # A reason may be a sentence of its own.
+    world.agent.failure = "is broken."
     unshelve(world, uuid, "b", "c")
 
     instance = becomes(world, uuid, "shelved")
 
-    assert "b: b is broken; c: c is broken" in str(instance.reason)
+    assert str(instance.reason).endswith(" that was tried: b: b is broken; c: c is broken.")
     assert "a:" not in str(instance.reason).replace("instance", "")
     assert (instance.host, instance.claim_id, world.placement.held) == (None, None, {})
     assert uuid not in world.placement.deleted
