@@ -82,7 +82,9 @@ class ProviderInUse(PlacementRefused, code="moorage.provider_in_use"):
     """The resource provider {provider_uuid} is in use: it can be neither deleted nor moved to another tree.
 
     It cannot be deleted while it has allocations. It cannot be moved to or from the tree of a claim's host while the
-    claim's consumer has allocations from it or from a provider below it, or while it is the compute node of a host.
+    claim's consumer has allocations from it or from a provider below it, or while it is the compute node of a host. The
+    host of a claim can be neither deleted nor moved below another provider, even if the claim only has allocations from
+    pools.
     """
 
     provider_uuid: str

@@ -20,6 +20,7 @@ from placement_store.allocations.capacity import Demand
 from placement_store.allocations.consumers import Holding, NewConsumer, Pair
 from placement_store.db import bulk, change_feed
 from placement_store.db.names import ResourceClassNames
+from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
 from placement_store.schema import allocations, resource_providers
@@ -218,13 +219,18 @@ def _roots_untouched(
 ) -> set[int]:
     """Return the roots that gain or lose an instance, and in whose trees nothing is touched: pools serve it alone.
 
-    A follower of the change feed counts the instances of a host again only if the feed has a provider of its tree.
+    A follower of the change feed counts the instances of a host again only if the feed has a provider of its tree. The
+    lock on the root also keeps a host from being deleted while a claim is made there.
+
+    :raises StaleRead: the host of a new claim has been deleted since it was read.
     """
     untouched = {root_id for change in changes for root_id in change.placements} - touched
     # Usually, the caller knows the roots of all touched providers, and nothing has to be read.
     untouched -= {roots[id_] for id_ in touched & roots.keys()}
     found = providers.roots_of(connection, untouched | (touched - roots.keys())) if untouched else {}
-    # A root that pools served alone may have been deleted meanwhile.
+    if {change.columns["root_provider_id"] for change in changes if change.claimed} & untouched - found.keys():
+        raise StaleRead
+    # Earlier versions deleted roots that pools served alone: a server can still leave such a root.
     return (untouched & found.keys()) - {found[id_] for id_ in touched & found.keys()}
 
 

@@ -110,6 +110,7 @@ def _reparent(connection: Connection, uuid: str, parent_uuid: str | None, *, may
     table = resource_providers
     if new_root_id != moved.root_id:
         _refuse_in_use(connection, locked[moved.id], below, {moved.root_id, new_root_id})
+        _refuse_placed(connection, {moved.id: uuid})
         bulk.change_in(connection, table.update().values(root_provider_id=new_root_id), table.c.id, sorted(below))
     connection.execute(table.update().where(table.c.id == moved.id).values(parent_provider_id=parent_id))
     return below if new_root_id != moved.root_id else {moved.id}
@@ -150,15 +151,25 @@ def _refuse_in_use(connection: Connection, moved: LockedRow, below: Collection[i
         raise errors.ProviderInUse(provider_uuid=moved.uuid)
 
 
+def _refuse_placed(connection: Connection, uuids: Mapping[int, str]) -> None:
+    """Refuse a change of locked providers if a claim names one as its host: pools may serve that claim alone.
+
+    A claim locks its host's row before it reads whether the host is still there.
+    """
+    root = consumers.c.root_provider_id
+    for row in bulk.select_in(connection, select(root).limit(1), root, sorted(uuids)):
+        raise errors.ProviderInUse(provider_uuid=uuids[row.root_provider_id])
+
+
 # --- Deleting -------------------------------------------------------------------------------------------------------
 
 
 @writes(DeleteResourceProvider)
 def delete(connection: Connection, message: DeleteResourceProvider) -> None:
-    """Delete a provider without children and allocations, with its inventories, traits and aggregates.
+    """Delete a provider without children, allocations and claims, with its inventories, traits and aggregates.
 
     :raises ProviderNotFound: no provider has that uuid.
-    :raises ProviderInUse: it has allocations.
+    :raises ProviderInUse: it has allocations, or is the host of a claim.
     :raises ProviderHasChildren: it has children.
     """
     id_ = providers.lock_at(connection, message.uuid, None)
@@ -171,7 +182,7 @@ def remove(connection: Connection, uuids: Mapping[int, str]) -> None:
 
     The caller writes the feed.
 
-    :raises ProviderInUse: one of them has allocations.
+    :raises ProviderInUse: one of them has allocations, or is the host of a claim.
     :raises ProviderHasChildren: one of them has a child that is not among them.
     """
     numbers = sorted(uuids)
@@ -182,6 +193,7 @@ def remove(connection: Connection, uuids: Mapping[int, str]) -> None:
     holder = allocations.c.resource_provider_id
     for row in bulk.select_in(connection, select(holder).limit(1), holder, numbers):
         raise errors.ProviderInUse(provider_uuid=uuids[row.resource_provider_id])
+    _refuse_placed(connection, uuids)
     for table in (inventories, provider_traits, provider_aggregates):
         bulk.change_in(connection, table.delete(), table.c.resource_provider_id, numbers)
     # InnoDB deletes no row to which another row refers, or that refers to itself, as a root does.

@@ -4,6 +4,7 @@ from typing import Any
 
 import os_traits
 import pytest
+from support.http.api import Api
 from support.http.replies import Http
 
 from moorage import ids
@@ -156,6 +157,17 @@ def test_a_provider_with_children_or_allocations_cannot_be_deleted(http: Http) -
     assert (refused.status, refused.code) == (409, "placement.resource_provider.inuse")
     http.done(http.delete(f"/allocations/{consumer}"))
     assert http.delete(f"{AT}/{parent}").status == 204
+
+
+def test_the_host_of_a_claim_cannot_be_deleted_even_if_pools_serve_it_alone(api: Api) -> None:
+    host, pool = api.provider(ids.fresh()), api.provider(ids.fresh(), DISK_GB=10)
+    consumer = ids.fresh()
+    api.store.claim(consumer, {pool: {"DISK_GB": 1}}, root=host)
+
+    assert api.refused(409, "DELETE", f"{AT}/{host}") == "resource_provider.inuse"
+
+    api.store.delete(consumer)
+    api.does("DELETE", f"{AT}/{host}")
 
 
 # --- Finding providers ------------------------------------------------------------------------------------------------

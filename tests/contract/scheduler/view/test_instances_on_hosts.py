@@ -262,10 +262,13 @@ def test_servers_count_on_a_host_that_only_pools_of_other_trees_serve(rig: Rig) 
     assert generations == [
         rig.placement.call(GetResourceProvider(uuid=node_uuid(number))).generation for number in (0, 1)
     ]
-    # Nothing is allocated from the host itself: it can be deleted before the server.
+    # Nothing is allocated from the host itself, and yet it cannot be deleted before the server.
     [[claimed]] = here.select(select("r2"))
-    rig.delete_provider(claimed.compute_node_uuid)
+    with pytest.raises(errors.ProviderInUse):
+        rig.delete_provider(claimed.compute_node_uuid)
+    assert all_show() == {claimed.compute_node_uuid: 1}
     rig.release(instance_of("r2"))
+    rig.delete_provider(claimed.compute_node_uuid)
     assert all_show() == {}
 
 

@@ -1,9 +1,12 @@
 """Test concurrent writers of providers: one of them succeeds, and the trees stay consistent."""
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
+from itertools import count
 
 import pytest
-from support.placement_store.builders import CallBetween, Store, assert_trees, at_once, executed
+from support.placement_store.builders import CallBetween, Store, assert_trees, at_once, executed, outcome
 
 from moorage import ids
 from moorage.messages import (
@@ -62,6 +65,50 @@ def test_a_parent_deleted_while_a_child_is_created_leaves_no_orphan(store: Store
         outcome = at_once(partial(store.dispatcher.call, message), partial(store.provider, parent=parent))
         assert outcome in (["done", "ProviderNotFound"], ["ProviderHasChildren", "done"])
     assert_trees(store)
+
+
+# On SQLite there is no other writer during a claim.
+@pytest.mark.backends("mariadb")
+@pytest.mark.parametrize("kind", ["claim", "swap"])
+def test_a_host_deleted_at_any_moment_of_a_claim_that_pools_serve_alone_gets_no_server(
+    store: Store, other_process: Store, kind: str
+) -> None:
+    pool, first = store.provider("pool", DISK_GB=100), store.provider("first")
+    amounts = {pool: {"DISK_GB": 1}}
+    outcomes: list[tuple[str, str]] = []
+    for statement in count(1):
+        host, consumer = store.provider(), ids.fresh()
+        write: Callable[[], object] = partial(store.claim, consumer, amounts, root=host)
+        if kind == "swap":
+            claim_id = store.claim(consumer, amounts, root=first).claim_id
+            write = partial(store.swap, consumer, claim_id, amounts, amounts, root_provider_uuid=host)
+        deletion = DeleteResourceProvider(request_id=ids.fresh(), uuid=host)
+        both = _beside(store, statement, partial(other_process.dispatcher.call, deletion), write)
+        if both is None:
+            break
+        assert both in (("done", "ProviderInUse"), ("ProviderNotFound", "done"))
+        assert both[0] != "done" or store.consumer(consumer).root_provider_uuid == host
+        outcomes.append(both)
+    assert len(set(outcomes)) == 2
+
+
+def _beside(
+    store: Store, statement: int, act: Callable[[], object], write: Callable[[], object]
+) -> tuple[str, str] | None:
+    """Return the outcomes of a write and of another one, which begins after so many statements of the first, if any.
+
+    The other one may wait for locks of the first, so it has its own thread.
+    """
+    begun: list[Future[str]] = []
+    with ThreadPoolExecutor(1) as thread:
+
+        def begin() -> None:
+            begun.append(thread.submit(outcome, act))
+            wait(begun, timeout=0.2)
+
+        with CallBetween(store.database, statement, begin):
+            written = outcome(write)
+    return (written, begun[0].result()) if begun else None
 
 
 def test_a_trait_is_either_deleted_or_given_to_a_provider(store: Store, host: str) -> None:

@@ -21,6 +21,7 @@ from moorage.model import Inventory, ProviderReport, ResourceProvider
 from placement_store.providers import create as new_providers
 from placement_store.providers import rows as providers
 from placement_store.providers.create import NewProvider
+from placement_store.schema import resource_providers
 
 
 def update(store: Store, uuid: str, **changes: Any) -> ResourceProvider:
@@ -311,6 +312,56 @@ def test_a_parent_is_deleted_after_its_children(store: Store, tree: dict[str, st
     assert store.dispatcher.call(ListResourceProviders()) == []
     with pytest.raises(errors.ProviderNotFound):
         delete(store, tree["host"])
+
+
+@pytest.mark.backends("memory", "sqlite", "mariadb")
+def test_the_host_of_a_claim_that_pools_serve_alone_cannot_be_deleted(store: Store) -> None:
+    host, pool = store.provider("host"), store.provider("pool", DISK_GB=100)
+    consumer = ids.derived("c")
+    store.claim(consumer, {pool: {"DISK_GB": 5}}, root=host)
+
+    for write in (lambda: delete(store, host), lambda: store.report(gone=[host])):
+        with pytest.raises(errors.ProviderInUse) as caught:
+            write()
+        assert caught.value.provider_uuid == host
+    assert store.consumer(consumer).root_provider_uuid == host
+
+    store.delete(consumer)
+    delete(store, host)
+    with pytest.raises(errors.ProviderNotFound):
+        store.get(host)
+
+
+def test_the_host_of_a_claim_that_pools_serve_alone_remains_a_root(store: Store) -> None:
+    host, pool, other = store.provider("host"), store.provider("pool", DISK_GB=100), store.provider("other")
+    consumer = ids.derived("c")
+    store.claim(consumer, {pool: {"DISK_GB": 5}}, root=host)
+
+    with pytest.raises(errors.ProviderInUse) as caught:
+        reparent(store, host, other)
+    assert caught.value.provider_uuid == host
+
+    store.delete(consumer)
+    assert reparent(store, host, other).root_provider_uuid == other
+
+
+def test_a_server_leaves_a_host_that_an_earlier_version_deleted_beneath_its_claim(store: Store) -> None:
+    host, pool, other = store.provider("host"), store.provider("pool", DISK_GB=100), store.provider("other")
+    amounts = {pool: {"DISK_GB": 5}}
+    kept, released = ids.derived("kept"), ids.derived("released")
+    claim_id = store.claim(kept, amounts, root=host).claim_id
+    store.claim(released, amounts, root=host)
+    row = resource_providers.c.uuid == host
+    store.database.write(
+        lambda connection: connection.execute(resource_providers.update().where(row).values(root_provider_id=None))
+    )
+    store.database.write(lambda connection: connection.execute(resource_providers.delete().where(row)))
+
+    store.swap(kept, claim_id, amounts, amounts, root_provider_uuid=other)
+    store.delete(released)
+
+    assert store.consumer(kept).root_provider_uuid == other
+    assert store.used(pool) == {"DISK_GB": 5}
 
 
 def test_the_same_request_is_answered_as_before(store: Store) -> None:

@@ -8,14 +8,12 @@ from typing import Any
 
 import os_resource_classes
 
-from moorage import errors, ids
+from moorage import errors
 from moorage.model import AllocationRequest, Consumer, Inventory, ProviderAmounts, ResourceProvider
 
 #: Provider uuid and resource class.
 Pair = tuple[str, str]
 Held = dict[Pair, int]
-#: The prefix of a claim's root if its provider was deleted.
-GONE = "deleted "
 
 
 @dataclass
@@ -109,17 +107,6 @@ class Model:
         parent = self.providers[uuid].parent
         return uuid == other or (parent is not None and self.is_below(parent, other))
 
-    def forget(self, uuid: str) -> None:
-        """Delete a provider; a claim on this host that holds nothing of it has no host from then on.
-
-        The root of such a claim never exists, not even if a provider with the same uuid is created.
-        """
-        del self.providers[uuid]
-        gone = f"{GONE}{ids.fresh()}"
-        for holder in self.holders.values():
-            if holder.root == uuid:
-                holder.root = gone
-
     # --- Amounts ----------------------------------------------------------------------------------------------------
 
     def used(self) -> Counter[Pair]:
@@ -164,7 +151,7 @@ class Model:
             allocations=allocations,
             claim_id=holder.claim_id,
             accepted_by=holder.accepted_by,
-            root_provider_uuid=holder.root if holder.root in self.providers else None,
+            root_provider_uuid=holder.root,
             owner=holder.owner,
         )
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from moorage import errors, ids
 from moorage.messages import CreateServerGroup, DeleteServerGroup, Done, ServerGroupState
 from moorage.model import ServerGroup
-from support.placement_store.model.basis import GONE, Holder, Model, apply
+from support.placement_store.model.basis import Holder, Model, apply
 from support.placement_store.model.faults import refuse
 
 #: All groups that may exist; the rule of each never changes.
@@ -33,8 +33,7 @@ def standing(uuid: str, holder: Holder | None) -> Standing | None:
     """Return the group membership of a consumer."""
     if holder is None or holder.group is None:
         return None
-    root = None if holder.root is None or holder.root.startswith(GONE) else holder.root
-    return Standing(holder.group, root, holder.migration_of or uuid)
+    return Standing(holder.group, holder.root, holder.migration_of or uuid)
 
 
 def refusals(

@@ -56,14 +56,14 @@ def update(message: UpdateResourceProvider, model: Model, _found: Any) -> Resour
 
 
 def _claimed(model: Model, uuid: str, new_root: str) -> list[errors.MoorageError]:
-    """Return an error if a provider would change trees under a claim that holds something of the moved part.
+    """Return an error if a provider would change trees under a claim on it, or that holds something of the moved part.
 
     The claim of a migration counts for its instance as well.
     """
     roots = {model.root_of(uuid), new_root}
     below = {other for other in model.providers if model.is_below(other, uuid)}
     moving = {one.migration_of for one in model.holders.values() if one.claim_id and one.root in roots}
-    rests = any(
+    rests = is_host(model, uuid) or any(
         (holder.root in roots or one in moving) and any(pair[0] in below for pair in holder.held)
         for one, holder in model.holders.items()
     )
@@ -72,16 +72,26 @@ def _claimed(model: Model, uuid: str, new_root: str) -> list[errors.MoorageError
 
 @apply.register
 def delete(message: DeleteResourceProvider, model: Model, _found: Any) -> Done:
-    """Delete a provider without children of which nothing is held."""
+    """Delete a provider without children and claims of which nothing is held."""
     refuse(model.missing([message.uuid]))
     faults: list[errors.MoorageError] = []
-    if any(provider == message.uuid for provider, _ in model.used()):
+    if is_in_use(model, message.uuid):
         faults.append(errors.ProviderInUse(provider_uuid=message.uuid))
     if model.children(message.uuid):
         faults.append(errors.ProviderHasChildren(provider_uuid=message.uuid))
     refuse(faults)
-    model.forget(message.uuid)
+    del model.providers[message.uuid]
     return Done()
+
+
+def is_in_use(model: Model, uuid: str) -> bool:
+    """Return whether something of a provider is held, or a claim names it as its host."""
+    return is_host(model, uuid) or any(provider == uuid for provider, _ in model.used())
+
+
+def is_host(model: Model, uuid: str) -> bool:
+    """Return whether a claim names a provider as its host."""
+    return any(holder.root == uuid for holder in model.holders.values())
 
 
 def taken(model: Model, words: set[str]) -> list[errors.MoorageError]:

@@ -8,7 +8,7 @@ from moorage.messages import ProvidersReported, ReportProviders
 from moorage.model import ProviderReport
 from support.placement_store.model.basis import Model, Provider, apply
 from support.placement_store.model.faults import refuse
-from support.placement_store.model.providers import in_use, invalid
+from support.placement_store.model.providers import in_use, invalid, is_in_use
 
 
 @apply.register
@@ -33,7 +33,7 @@ def report(message: ReportProviders, model: Model, _found: Any) -> ProvidersRepo
         faults.append(errors.InvalidRequest(path="$", reason="reported twice"))
     refuse(faults)
     for uuid in gone:
-        model.forget(uuid)
+        del model.providers[uuid]
     for one in message.providers:
         _make(model, one)
     return ProvidersReported(generations={one.uuid: model.providers[one.uuid].generation for one in message.providers})
@@ -44,8 +44,7 @@ def _name(model: Model, uuid: str) -> str | None:
 
 
 def _undeletable(model: Model, gone: Collection[str]) -> list[errors.MoorageError]:
-    held = {provider for provider, _ in model.used()}
-    faults: list[errors.MoorageError] = [errors.ProviderInUse(provider_uuid=uuid) for uuid in held & set(gone)]
+    faults: list[errors.MoorageError] = [errors.ProviderInUse(provider_uuid=u) for u in gone if is_in_use(model, u)]
     return faults + [errors.ProviderHasChildren(provider_uuid=u) for u in gone if set(model.children(u)) - set(gone)]
 
 
