@@ -1,7 +1,8 @@
 """Prune the records of a conductor: ended operations, and deleted instances that nothing can name any more.
 
-Operations are pruned first, after `record_retention`, with the attempts and migrations of deleted instances. The
-instances follow after `deleted_instance_retention`. A cell prunes an instance only when no host can have a guest of it.
+Operations are pruned first, after `record_retention`, with the attempts and migrations of deleted instances. With them
+go the old attempts and migrations of instances that exist, except the newest ones of each. The deleted instances follow
+after `deleted_instance_retention`. A cell prunes an instance only when no host can have a guest of it.
 The super conductor prunes an instance after its cell: until then its record explains the allocations that the instance
 may still have. Each method raises ``StoreUnavailable`` if the database cannot be reached.
 """
@@ -11,13 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, exists, not_, or_, select
+from sqlalchemy import Column, ColumnElement, Connection, Table, and_, exists, func, not_, or_, select
 
 from conductor.cell.records import unknown_guests
-from conductor.cell.records.attempts import MAY_HAVE_A_GUEST
+from conductor.cell.records.attempts import HAS_ENDED, MAY_HAVE_A_GUEST
 from conductor.engine.rows import grouped
-from conductor.engine.steps import DELETE
-from conductor.schema import cell_attempts, cell_instances, cell_migrations, cell_operations
+from conductor.engine.steps import DELETE, MOVE, UNSHELVE
+from conductor.schema import cell_attempts, cell_instances, cell_migrations, cell_operations, conductor_migrations
 from conductor.schema import conductor_instances as instances
 from conductor.schema import conductor_operations as operations
 from conductor.super.cell_clients import Cells
@@ -35,6 +36,10 @@ LOG = logging.getLogger(__name__)
 
 #: The most instances that one transaction deletes: this bounds the transaction, and one message can name them all.
 _AT_ONCE = MAX_INSTANCES
+
+#: The newest attempts, and the newest migrations, of an instance that exists are kept however old they are: this many
+#: that could be pruned. Arbitrary; thousands of them would not fit into the message that shows the instance.
+_NEWEST = 100
 
 
 class EndedRecords:
@@ -72,6 +77,7 @@ class EndedRecords:
             .limit(self._at_once)
         ).all()
         self._with_them(connection, sorted({row.subject for row in old if row.kind == DELETE}))
+        self._of_existing(connection, sorted({row.subject for row in old if row.kind in (MOVE, UNSHELVE)}))
         connection.execute(table.delete().where(*self._in(table), table.c.uuid.in_(sorted(row.uuid for row in old))))
         return len(old)
 
@@ -92,15 +98,45 @@ class EndedRecords:
     def _with_them(self, connection: Connection, deleted: Collection[str]) -> None:
         """Delete the other records of instances whose ended deletion is pruned."""
 
+    def _of_existing(self, connection: Connection, moved: Collection[str]) -> None:
+        """Delete old records of instances whose ended moves and unshelvings are pruned: only these add records."""
+
+    def _forget_history(
+        self,
+        connection: Connection,
+        uuids: Collection[str],
+        key: Column[str],
+        order: Column[Any],
+        forgettable: Sequence[ColumnElement[bool]],
+        still: Sequence[ColumnElement[bool]] = (),
+    ) -> None:
+        """Delete old rows of a table about instances, except the newest of each, and a bounded number of them.
+
+        :param key: the column of the table that names a row.
+        :param still: the conditions to compare again in the deletion: another transaction may have changed the row.
+        """
+        # SELECT instance_uuid FROM ... WHERE instance_uuid IN (...) GROUP BY instance_uuid HAVING COUNT(*) > 100
+        table, instance, found = key.table, key.table.c.instance_uuid, list[str]()
+        many = select(instance).where(*self._in(table), instance.in_(uuids)).group_by(instance)
+        for uuid in sorted(connection.scalars(many.having(func.count() > _NEWEST))):
+            is_old = (instance == uuid, table.c.updated_at < now() - self._kept, *forgettable)
+            query = select(key).where(*self._in(table), *is_old).order_by(order.desc())
+            found += connection.scalars(query.offset(_NEWEST).limit(self._at_once - len(found)))
+        connection.execute(table.delete().where(*self._in(table), key.in_(sorted(found)), *still))
+
     def _in(self, table: Table) -> list[ColumnElement[bool]]:
         return [table.c[name] == value for name, value in self._scope.items()]
 
 
 class SuperEndedRecords(EndedRecords):
-    """The ended operations of the super conductor, with the migrations of deleted instances."""
+    """The ended operations of the super conductor, with the migrations of deleted instances, and old migrations."""
 
     def _with_them(self, connection: Connection, deleted: Collection[str]) -> None:
         super_migrations.delete(connection, deleted)
+
+    def _of_existing(self, connection: Connection, moved: Collection[str]) -> None:
+        moves = conductor_migrations.c
+        self._forget_history(connection, moved, moves.uuid, moves.id, [moves.state.in_(super_migrations.OVER)])
 
 
 class CellEndedRecords(EndedRecords):
@@ -128,6 +164,22 @@ class CellEndedRecords(EndedRecords):
         of_these = attempts.c.instance_uuid.in_(deleted)
         connection.execute(attempts.delete().where(*self._in(attempts), of_these, not_(MAY_HAVE_A_GUEST)))
         connection.execute(moves.delete().where(*self._in(moves), moves.c.instance_uuid.in_(deleted)))
+
+    def _of_existing(self, connection: Connection, moved: Collection[str]) -> None:
+        attempt, move, instance = cell_attempts.c, cell_migrations.c, cell_instances.c
+        of_instance = select(instance.uuid).where(*self._in(cell_instances))
+        # Steps read the current attempt, and those of a move that has not ended, although they may have ended.
+        named = or_(instance.attempt_number == attempt.number, instance.migration_uuid.is_not(None))
+        is_named = has_row(of_instance.where(instance.uuid == attempt.instance_uuid, named))
+        # The first step of a pending cleanup reads the attempt.
+        cleanup = select(self._table.c.uuid).where(*self._in(self._table), self._table.c.state == "pending")
+        is_cleaned = has_row(cleanup.where(self._table.c.subject == attempt.attempt_id))
+        ended = [HAS_ENDED, not_(MAY_HAVE_A_GUEST), ~is_named, ~is_cleaned]
+        still = [HAS_ENDED, not_(MAY_HAVE_A_GUEST)]
+        self._forget_history(connection, moved, attempt.attempt_id, attempt.number, ended, still)
+        is_open = has_row(of_instance.where(instance.migration_uuid == move.uuid))
+        over = [move.state.in_(super_migrations.OVER), ~is_open]
+        self._forget_history(connection, moved, move.uuid, move.created_at, over)
 
 
 class CellDeletedInstances:

@@ -108,8 +108,9 @@ CONDUCTOR = [
         default=30 * 86400.0,
         min=0.0,
         help="Seconds for which the record of an ended operation is kept, and the attempts of an instance after its "
-        "deletion. It is never less than [placement] tombstone_retention. An attempt whose guest may still be on its "
-        "host is kept until the host reports that the guest is gone.",
+        "deletion. The newest hundred attempts and migrations of an instance that exists are kept however old they "
+        "are, older ones for about as long. It is never less than [placement] tombstone_retention. An attempt whose "
+        "guest may still be on its host is kept until the host reports that the guest is gone.",
     ),
     cfg.FloatOpt(
         "deleted_instance_retention",

@@ -16,7 +16,7 @@ from conductor.cell.records.instances import CellRecords
 from conductor.cell.records.lives import HostLives
 from conductor.cell.records.migrations import MigrationRecords
 from conductor.engine.operation_list import list_operations
-from conductor.engine.steps import DELETE
+from conductor.engine.steps import DELETE, MOVE
 from conductor.retention import CellDeletedInstances, CellEndedRecords
 from conductor.schema import cell_attempts, cell_hosts, cell_instances, cell_migrations, cell_operations
 from moorage import ids
@@ -139,6 +139,27 @@ def test_a_part_of_ended_operations_is_pruned(many_deleted: Database) -> None:
     scope = {"cell_uuid": CELL_UUID}
     ended = CellEndedRecords(many_deleted, cell_operations, scope, kept=1000.0, at_once=AT_ONCE)
     assert in_one_part(many_deleted, ended._prune_some) == AT_ONCE
+
+
+def test_a_part_of_ended_moves_is_pruned_with_the_old_attempts_and_migrations_of_the_instances(
+    many_deleted: Database,
+) -> None:
+    record(many_deleted, cell_operations, [deletion(number) | {"kind": MOVE} for number in range(AT_ONCE)])
+    of = {"kind": "resize", "instance_state": "active", "source_number": 1, "source_host": "a", "is_aborted": False}
+    ended = {"cell_uuid": CELL_UUID, "request_id": "r", "state": "confirmed", **of, **TIMES}
+    uuids = [ids.derived("many", number) for number in range(MANY)]
+    moves = [{**ended, "uuid": ids.derived("move", uuid), "instance_uuid": uuid} for uuid in uuids]
+    often = [
+        attempt(MANY + n, "ended", guest_gone=True) | {"number": n, "instance_uuid": uuids[3]} for n in range(2, 250)
+    ]
+    record(many_deleted, cell_migrations, moves)
+    record(many_deleted, cell_attempts, often)
+    scope = {"cell_uuid": CELL_UUID}
+    pruned = CellEndedRecords(many_deleted, cell_operations, scope, kept=1000.0, at_once=AT_ONCE)
+    assert in_one_part(many_deleted, pruned._prune_some) == AT_ONCE
+    records = CellRecords(CELL_UUID)
+    left = many_deleted.read(lambda connection: records.attempts(connection, uuids[3]))
+    assert len(left) == 1 + len(often) - AT_ONCE
 
 
 def test_a_page_of_pending_operations_reads_few_ended_ones(database: Database) -> None:
