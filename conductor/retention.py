@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, Table, and_, exists, func, not_, or_, select
 
+from conductor.cell.hosts import retired
 from conductor.cell.records import unknown_guests
 from conductor.cell.records.attempts import HAS_ENDED, MAY_HAVE_A_GUEST
 from conductor.engine.rows import grouped
@@ -143,13 +144,16 @@ class CellEndedRecords(EndedRecords):
     """The ended operations of a cell, with the attempts and migrations of deleted instances.
 
     The record of an attempt stays as long as a host may have a guest of it: a host that returns destroys the guest
-    because of that record. The unknown guests of a host stay until it has been silent for as long.
+    because of that record. A host without instances, and the unknown guests of a host, stay until it has been silent
+    for as long.
     """
 
     def prune(self) -> int:
         """Delete what the cell keeps for ``kept`` seconds; return the number of operations."""
         if forgotten := unknown_guests.prune(self._database, self._scope["cell_uuid"], self._kept):
             LOG.info("Forgot %d unknown guests on silent hosts", forgotten)
+        if gone := retired.prune(self._database, self._scope["cell_uuid"], self._kept):
+            LOG.info("Forgot %d hosts that have been silent for long", gone)
         return super().prune()
 
     def _forgettable(self) -> list[ColumnElement[bool]]:
