@@ -3,6 +3,7 @@
 :raises StoreUnavailable: from each function that is given a database: it cannot be reached.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from msgspec import structs
@@ -84,6 +85,8 @@ def delete(database: Database, name: str, *, dry_run: bool = False) -> Cell:
     cell = database.read(lambda connection: by_name(connection, name))
 
     def write(connection: Connection) -> None:
+        # A report that adds a host locks the row too, see `keep`: either the host is counted, or its cell not found.
+        connection.execute(select(cells.c.id).where(cells.c.uuid == cell.uuid).with_for_update())
         known, holding = _hosts_and_consumers(connection, cell.uuid)
         if known:
             raise errors.InvalidState(reason=f"cell {name} has {known} hosts, and {holding} consumers are on them")
@@ -153,6 +156,18 @@ def by_uuid(connection: Connection, uuid: str) -> Cell:
     :raises CellNotFound: no cell has that uuid.
     """
     return _one(connection, cells.c.uuid, uuid)
+
+
+def keep(connection: Connection, uuids: Collection[str]) -> None:
+    """Lock cells, so that they are not deleted before this transaction ends; others may lock them so too.
+
+    :raises CellNotFound: one of them does not exist.
+    """
+    # SELECT id FROM cells WHERE uuid = :uuid LOCK IN SHARE MODE
+    for uuid in sorted(uuids):
+        query = select(cells.c.id).where(cells.c.uuid == uuid).with_for_update(read=True)
+        if connection.execute(query).first() is None:
+            raise errors.CellNotFound(name=uuid)
 
 
 def takes_heartbeats(connection: Connection, uuid: str, at: float) -> bool:

@@ -144,6 +144,7 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
                 LOG.info("Node %s of host %s is named %s now", host.nodename, host.service_host, report.nodename)
         elif number > host.description_number:
             numbers[host.id] = number
+    cells.keep(connection, {host.cell_uuid for host in new})  # the first lock, as that of a heartbeat
     former = {host.id: (host.service_host, host.nodename) for host in renamed.values()}
     taken = {(report.service_host, report.nodename) for report, _number in reports}
     _write_descriptions(connection, changed, [host_id for host_id in changed if former.get(host_id) in taken])

@@ -3,16 +3,17 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from sqlalchemy import text
 
 from harness.waiting import wait_until
 from moorage import ids
+from moorage.db.database import Database
 from moorage.messages import ReportProviders
 from moorage.model import Inventory, ProviderReport
-from support.placement_store.builders import Store, outcome
+from support.placement_store.builders import CallBetween, Store, outcome
 
 #: The number of ``ONE`` that fit on a host.
 ROOM = 5
@@ -74,3 +75,20 @@ def wait_for_row_lock_wait(store: Store, write: Future[Any]) -> None:
 
     wait_until(waits_or_has_ended, "a row lock to be waited for", 60.0, interval=0.01)
     assert not write.done()
+
+
+def beside(database: Database, statement: int, act: Write, write: Write) -> tuple[str, str] | None:
+    """Return the outcomes of a write and of another one that begins after so many statements of the first.
+
+    The other one may wait for locks of the first, so it has its own thread. Null: the first has fewer statements.
+    """
+    begun: list[Future[str]] = []
+    with ThreadPoolExecutor(1) as thread:
+
+        def begin() -> None:
+            begun.append(thread.submit(outcome, act))
+            wait(begun, timeout=0.2)
+
+        with CallBetween(database, statement, begin):
+            written = outcome(write)
+    return (written, begun[0].result()) if begun else None

@@ -1,12 +1,12 @@
 """Test concurrent writers of providers: one of them succeeds, and the trees stay consistent."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import count
 
 import pytest
-from support.placement_store.builders import CallBetween, Store, assert_trees, at_once, executed, outcome
+from support.placement_store.builders import CallBetween, Store, assert_trees, at_once, executed
+from support.placement_store.races import beside
 
 from moorage import ids
 from moorage.messages import (
@@ -83,32 +83,13 @@ def test_a_host_deleted_at_any_moment_of_a_claim_that_pools_serve_alone_gets_no_
             claim_id = store.claim(consumer, amounts, root=first).claim_id
             write = partial(store.swap, consumer, claim_id, amounts, amounts, root_provider_uuid=host)
         deletion = DeleteResourceProvider(request_id=ids.fresh(), uuid=host)
-        both = _beside(store, statement, partial(other_process.dispatcher.call, deletion), write)
+        both = beside(store.database, statement, partial(other_process.dispatcher.call, deletion), write)
         if both is None:
             break
         assert both in (("done", "ProviderInUse"), ("ProviderNotFound", "done"))
         assert both[0] != "done" or store.consumer(consumer).root_provider_uuid == host
         outcomes.append(both)
     assert len(set(outcomes)) == 2
-
-
-def _beside(
-    store: Store, statement: int, act: Callable[[], object], write: Callable[[], object]
-) -> tuple[str, str] | None:
-    """Return the outcomes of a write and of another one, which begins after so many statements of the first, if any.
-
-    The other one may wait for locks of the first, so it has its own thread.
-    """
-    begun: list[Future[str]] = []
-    with ThreadPoolExecutor(1) as thread:
-
-        def begin() -> None:
-            begun.append(thread.submit(outcome, act))
-            wait(begun, timeout=0.2)
-
-        with CallBetween(store.database, statement, begin):
-            written = outcome(write)
-    return (written, begun[0].result()) if begun else None
 
 
 def test_a_trait_is_either_deleted_or_given_to_a_provider(store: Store, host: str) -> None:
