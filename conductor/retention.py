@@ -290,6 +290,8 @@ class SuperDeletedInstances:
         for cell_uuid, uuids in grouped((str(row.cell_uuid), row.uuid) for row in rows).items():
             try:
                 answers = list(self._cells.read_of(cell_uuid, uuids, lambda part: ShowInCell(instance_uuids=part)))
+            except errors.CellNotFound:
+                answers = []  # an operator has deleted the cell, which had no hosts any more
             except errors.MoorageError as fault:
                 LOG.info("Records of deleted instances of cell %s are kept: %s", cell_uuid, fault)
                 continue

@@ -1,6 +1,6 @@
 """Test which records of deleted instances the conductors purge and which they keep, on SQLite and on MariaDB."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -37,10 +37,13 @@ class FakeCells(Cells):
 
     patience = 1.0
 
-    def __init__(self, known: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(self, known: Mapping[str, Mapping[str, str]], deleted: Collection[str] = ()) -> None:
         self.known = known
+        self.deleted = deleted
 
     def call(self, uuid: str, message: Any, timeout: float | None = None) -> Any:
+        if uuid in self.deleted:
+            raise errors.CellNotFound(name=uuid)
         if uuid not in self.known:
             raise errors.CellUnreachable(cell=uuid, reason="it is dead")
         named = cast(ShowInCell, message).instance_uuids
@@ -189,6 +192,20 @@ def test_the_super_conductor_keeps_an_instance_that_has_an_operation(database: D
         operations_of(database, conductor_operations).advance(each, lambda _connection: Ended())
     database.write(lambda connection: connection.execute(conductor_operations.delete()))
     assert instances.prune() == 2
+
+
+def test_the_instances_of_a_cell_that_an_operator_has_deleted_are_purged(database: Database) -> None:
+    deleted, deleting, active = (ordered(database, state, OTHER_CELL) for state in ("deleted", "deleting", "active"))
+    grow_old(database)
+    instances = SuperDeletedInstances(database, FakeCells({}, deleted=[OTHER_CELL]), KEPT)
+
+    assert instances.prune() == 1
+    instances.sync_with_cells()
+
+    assert left(database, conductor_instances) == {deleting, active}
+    states = [database.read(lambda c, uuid=uuid: super_records.read(c, uuid)).state for uuid in (deleting, active)]  # type: ignore[misc]
+    assert states == ["deleted", "active"]
+    assert deleted not in left(database, conductor_instances)
 
 
 def test_more_instances_than_fit_in_one_transaction_are_purged_and_kept_ones_block_none(database: Database) -> None:
