@@ -102,7 +102,8 @@ def _put(
 def write(connection: Connection, puts: Mapping[str, Put], names: ResourceClassNames) -> None:
     """Replace all allocations of these consumers, or none.
 
-    A claim stays as it is, unless nothing is left in its host's tree; then it is cleared.
+    A claim stays as it is, unless nothing is left in its host's tree, or of the pools that serve it alone; then it is
+    cleared.
 
     :raises ConsumerGenerationConflict: a consumer is at another generation than the one named.
     :raises ConsumerDeleted: a consumer has been deleted for good.
@@ -235,7 +236,7 @@ def _change(
     if holding is not None:
         # Consumers of which no column changes are written together.
         columns = {name: value for name, value in columns.items() if value != getattr(holding, name)}
-    unclaimed = UNCLAIMED if _leaves_its_host(holding, after, keys) else {}
+    unclaimed = UNCLAIMED if _leaves_its_host(connection, holding, after, keys) else {}
     return ConsumerChange(
         uuid=uuid,
         before=holding,
@@ -246,8 +247,15 @@ def _change(
     )
 
 
-def _leaves_its_host(holding: Holding | None, after: Mapping[Pair, int], keys: Mapping[str, ProviderKey]) -> bool:
+def _leaves_its_host(
+    connection: Connection, holding: Holding | None, after: Mapping[Pair, int], keys: Mapping[str, ProviderKey]
+) -> bool:
     if holding is None or holding.claim_id is None:
         return False
     roots = {key.id: key.root_id for key in keys.values()}
-    return holding.root_provider_id not in {roots[provider_id] for provider_id, _ in after}
+    left = {provider_id for provider_id, _ in after}
+    if holding.root_provider_id in {roots[provider_id] for provider_id in left}:
+        return False
+    # A claim that pools serve alone stays as long as one of them still serves it.
+    held = {provider_id for provider_id, _ in holding.rows}
+    return held.isdisjoint(left) or holding.root_provider_id in providers.roots_of(connection, held).values()

@@ -84,8 +84,11 @@ def asked_for(
 def _put_one(model: Model, uuid: str, wanted: ConsumerAllocations) -> Change:
     columns: dict[str, Any] = {name: getattr(wanted, name) for name in ("project_id", "user_id", "consumer_type")}
     holder = model.holders.get(uuid)
-    if holder is not None and holder.claim_id and not model.tree(holder.root) & wanted.allocations.keys():
-        columns |= UNCLAIMED
+    if holder is not None and holder.claim_id:
+        # What keeps the claim: the host's tree, or what it has of pools if they serve it alone.
+        tree, held = model.tree(holder.root), {provider for provider, _ in holder.held}
+        keeping = tree if tree & held else tree | held
+        columns |= {} if keeping & wanted.allocations.keys() else UNCLAIMED
     return Change(flat(wanted.allocations), columns)
 
 
