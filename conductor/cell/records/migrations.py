@@ -19,11 +19,15 @@ from moorage.db.columns import now
 from moorage.messages import MoveInCell, MovingGuest, PrepareMoveInCell
 from moorage.model import AllocationRequest, Migration, MoveKind, RequestSpec, Selection
 from moorage.model.states import InstanceState, MigrationState
+from moorage.service.pruning import AT_ONCE
 
 #: Migrations that stop the guest on its source; the guest is started again if they fail or are reverted.
 STOPPING: tuple[MoveKind, ...] = ("cold-migration", "resize")
 #: Migrations that are confirmed as soon as the guest runs, without an order.
 SELF_CONFIRMING: tuple[MoveKind, ...] = ("live-migration", "evacuation")
+
+#: The failed migrations of an instance that claimed nothing: so many are kept. Arbitrary.
+_UNCLAIMED = 100
 
 # Without the documents, which are not shown: a request may have half a megabyte.
 _SHOWN = select(*(column for column in cell_migrations.c if column.name not in {"request_spec", "held", "selections"}))
@@ -121,7 +125,8 @@ class MigrationRecords:
         source: AttemptRecord,
         request_id: str,
     ) -> None:
-        """Insert a migration for which nothing is claimed yet."""
+        """Insert a migration for which nothing is claimed yet; forget the oldest failed ones that claimed nothing."""
+        self._forget_unclaimed(connection, instance.uuid)
         connection.execute(
             cell_migrations.insert().values(
                 cell_uuid=self._cell_uuid,
@@ -138,6 +143,21 @@ class MigrationRecords:
                 updated_at=now(),
             )
         )
+
+    def _forget_unclaimed(self, connection: Connection, instance_uuid: str) -> None:
+        """Delete the failed migrations of an instance without a claim, except the newest.
+
+        They have no operation with which they could be pruned. A late message that names one of them is refused by the
+        number of its order.
+        """
+        # SELECT uuid FROM cell_migrations WHERE cell_uuid = ... AND instance_uuid = ... AND state = 'failed'
+        #    AND first_number IS NULL ORDER BY created_at DESC LIMIT 1000 OFFSET 100
+        table = cell_migrations.c
+        of_instance = (table.cell_uuid == self._cell_uuid, table.instance_uuid == instance_uuid)
+        query = select(table.uuid).where(*of_instance, table.state == "failed", table.first_number.is_(None))
+        old = connection.scalars(query.order_by(table.created_at.desc()).offset(_UNCLAIMED).limit(AT_ONCE)).all()
+        if old:
+            connection.execute(cell_migrations.delete().where(table.cell_uuid == self._cell_uuid, table.uuid.in_(old)))
 
     def claim(self, connection: Connection, message: MoveInCell, first_number: int) -> None:
         """Record the claimed destination, the alternates and the allocations on the source; set state `moving`."""

@@ -7,6 +7,7 @@ from sqlalchemy import Connection, Table, event, select
 from support.conductor.record_builders import CELL_UUID, RECORDS, begin, built, selected
 
 from conductor.cell.records.attempts import attempt_row
+from conductor.cell.records.migrations import MigrationRecords
 from conductor.engine.operations import Operations
 from conductor.engine.steps import CLEAN, MOVE, UNSHELVE, Backoff, Ended
 from conductor.retention import CellEndedRecords, SuperEndedRecords
@@ -21,6 +22,7 @@ from conductor.schema import (
 from moorage import ids
 from moorage.db.columns import now
 from moorage.db.database import Database
+from moorage.messages import PrepareMoveInCell
 
 KEPT = 1000.0
 SCOPE = {"cell_uuid": CELL_UUID}
@@ -179,6 +181,27 @@ def test_a_transaction_deletes_a_bounded_number_of_old_attempts(database: Databa
 
     assert max(deleted) == 20
     assert len(moved.left(cell_attempts)) == NEWEST + 1
+
+
+def test_a_move_that_finds_no_host_again_and_again_leaves_a_bounded_number_of_migrations(database: Database) -> None:
+    moved, other = History(database), History(database)
+    claimed = moved.migrations[2]
+    moved.change(cell_migrations, claimed, first_number=2)
+    records = MigrationRecords(RECORDS)
+    order = PrepareMoveInCell(
+        request_id="r", instance_uuid=moved.uuid, migration_uuid=ids.fresh(), kind="cold-migration"
+    )
+
+    def prepare(connection: Connection) -> None:
+        instance = RECORDS.lock_known(connection, moved.uuid)
+        records.add(connection, order, instance, RECORDS.current(connection, instance), "r")
+
+    database.write(prepare)
+
+    newest = range(MOVES + 2 - NEWEST, MOVES + 2)
+    kept = {order.migration_uuid, claimed, *(moved.migrations[number] for number in newest)}
+    assert moved.left(cell_migrations) == kept
+    assert len(other.left(cell_migrations)) == MOVES
 
 
 def test_the_super_conductor_keeps_the_newest_migrations_and_those_that_have_not_ended(database: Database) -> None:
