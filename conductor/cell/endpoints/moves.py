@@ -97,17 +97,21 @@ class CellMoves(CellPart):
 
     @serves(MoveInCell)
     def move_instance(self, message: MoveInCell) -> Done:
-        """Begin to move an instance to the host that is claimed for it.
+        """Begin to move an instance to the host that is claimed for it; ignore a claim that was taken over before.
 
         :raises InvalidRequest: the first selection is not claimed.
         :raises InvalidState: it is not reserved for this move, for instance because it is being deleted.
         """
         first = message.selections[0]
-        if first.claim_id is None:
+        claim_id = first.claim_id
+        if claim_id is None:
             raise errors.InvalidRequest(path="$.selections[0]", reason="it is not claimed")
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
             instance = self._cell.records.lock_known(connection, message.instance_uuid)
+            # The super conductor repeats this order until it is answered, perhaps for longer than an answer is stored.
+            if self._cell.records.has_claim(connection, instance.uuid, claim_id):
+                return Done()
             migration = self._cell.migrations.read(connection, message.migration_uuid)
             if migration is None or not self._is_placing(instance, migration):
                 raise errors.InvalidState(
@@ -128,13 +132,13 @@ class CellMoves(CellPart):
                 first,
                 attempt_id=attempt_id,
                 number=number,
-                claim_id=first.claim_id,
+                claim_id=claim_id,
                 migration_uuid=migration.uuid,
             )
             # The move was aborted before it began: the operation returns the claim at once.
             if migration.is_aborted:
                 self._fail(connection, attempt_id, ABORTED, gone=True)
-            self._cell.records.change(connection, instance.uuid, attempt_number=number, claim_id=first.claim_id)
+            self._cell.records.change(connection, instance.uuid, attempt_number=number, claim_id=claim_id)
             # Number the order to stop the guest on the source.
             order_numbers.next_guest_order(self._cell.records, connection, instance)
             begun += self._cell.operations.begin(connection, [new], origin(message))

@@ -82,7 +82,7 @@ class ShelfOrders(CellPart):
 
     @serves(UnshelveInCell)
     def unshelve_instance(self, message: UnshelveInCell) -> Done:
-        """Begin to start an instance on the host that is claimed for it.
+        """Begin to start an instance on the host that is claimed for it; ignore a claim that was taken over before.
 
         :raises InvalidRequest: the first selection is not claimed.
         :raises InvalidState: it is not reserved for an unshelving, for instance because it is being deleted.
@@ -93,7 +93,11 @@ class ShelfOrders(CellPart):
             raise errors.InvalidRequest(path="$.selections[0]", reason="it is not claimed")
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = order_numbers.lock(self._cell.records, connection, message)
+            instance = self._cell.records.lock_known(connection, message.instance_uuid)
+            # The super conductor repeats this order until it is answered, perhaps for longer than an answer is stored.
+            if self._cell.records.has_claim(connection, instance.uuid, claim_id):
+                return Done()
+            order_numbers.take(self._cell.records, connection, instance, message)
             if self._is_starting(connection, instance):
                 raise errors.InvalidState(reason=f"instance {instance.uuid} is being started already")
             instance.require("unshelving")

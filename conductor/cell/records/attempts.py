@@ -39,6 +39,7 @@ _LAST = select(func.max(cell_attempts.c.number)).where(
 )
 _OF_ID = _OF_INSTANCE.where(cell_attempts.c.attempt_id == bindparam("id"))
 _OF_NUMBER = _OF_INSTANCE.where(cell_attempts.c.number == bindparam("number"))
+_OF_CLAIM = _OF_INSTANCE.where(cell_attempts.c.claim_id == bindparam("claim"))
 _OF_IDS = _all.where(cell_attempts.c.attempt_id.in_(bindparam("ids", expanding=True)))
 _ON_HOSTS = _all.where(cell_attempts.c.host.in_(bindparam("hosts", expanding=True)), MAY_HAVE_A_GUEST)
 _ENDED_ON_HOSTS = _ON_HOSTS.where(HAS_ENDED)
@@ -168,6 +169,10 @@ class AttemptRecords:
         """Return one attempt of an instance, or None if the instance has no attempt with this id."""
         found = self._attempts(connection, _OF_ID, instance=instance_uuid, id=attempt_id)
         return found[0] if found else None
+
+    def has_claim(self, connection: Connection, instance_uuid: str, claim_id: str) -> bool:
+        """Return whether an attempt of an instance was made with a claim: the cell has taken the claim over before."""
+        return bool(self._attempts(connection, _OF_CLAIM, instance=instance_uuid, claim=claim_id))
 
     def on_hosts(self, connection: Connection, hosts: Sequence[str], *, ended: bool = False) -> list[AttemptRecord]:
         """Return the attempts whose guests may be on these hosts.

@@ -15,6 +15,7 @@ from moorage.messages import (
     DeleteAllocations,
     DetachResourceInCell,
     EndMoveInCell,
+    MoveInCell,
     PrepareMoveInCell,
     PrepareUnshelveInCell,
     RebuildInCell,
@@ -145,6 +146,69 @@ def test_messages_of_an_abandoned_unshelving_do_not_affect_the_next_one(world: W
         )
 
     assert shown(world, uuid).state == "unshelving"
+
+
+# --- Orders that are repeated after their stored answers have expired -------------------------------------------------
+
+
+def purge_stored_requests(world: World) -> None:
+    with world.records.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM cell_requests")
+
+
+def test_an_unshelving_that_is_handed_over_again_after_its_answer_has_expired_is_not_begun_again(world: World) -> None:
+    uuid = built(world)
+    shelve(world, uuid)
+    becomes(world, uuid, "shelved")
+    world.cell_call(PrepareUnshelveInCell(request_id=ids.fresh(), instance_uuid=uuid, order_number=2))
+    claim_id = world.placement.claim(uuid, node("a"), world.placement.generations[uuid])
+    handed_over = UnshelveInCell(
+        request_id=ids.fresh(), instance_uuid=uuid, selections=(selection("a", claim_id),), order_number=2
+    )
+    world.cell_call(handed_over)
+    before = becomes(world, uuid, "active")
+
+    purge_stored_requests(world)
+    world.cell_call(handed_over)
+    assert shown(world, uuid) == before
+
+    rebuild(world, uuid, "new", 3)
+    before = becomes(world, uuid, "active")
+    purge_stored_requests(world)
+    world.cell_call(handed_over)
+    assert shown(world, uuid) == before
+
+
+@pytest.mark.parametrize("later", ["moved", "confirmed", "moved again"])
+def test_a_move_that_is_handed_over_again_after_its_answer_has_expired_is_not_begun_again(
+    world: World, later: str
+) -> None:
+    uuid = built(world)
+    move = Mover(world, uuid)
+    placement = move.prepare()
+    claim_id = move.claim(placement, "b")
+    handed_over = MoveInCell(
+        request_id=ids.fresh(),
+        instance_uuid=uuid,
+        migration_uuid=move.migration,
+        request_spec=placement.request_spec,
+        held=placement.selection.allocation_request,
+        selections=(selection("b", claim_id), selection("c")),
+    )
+    world.cell_call(handed_over)
+    becomes(world, uuid, "moved")
+    if later != "moved":
+        move.end("confirm")
+        becomes(world, uuid, "active")
+    if later == "moved again":
+        Mover(world, uuid).move("a")
+        becomes(world, uuid, "moved")
+    before = (shown(world, uuid), move.shown())
+
+    purge_stored_requests(world)
+    world.cell_call(handed_over)
+
+    assert (shown(world, uuid), move.shown()) == before
 
 
 # --- Moves ------------------------------------------------------------------------------------------------------------
