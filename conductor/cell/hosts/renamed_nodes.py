@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, select, tuple_, update
+from sqlalchemy import Connection, case, select, tuple_, update
 
 from conductor.engine.rows import grouped
 from conductor.schema import cell_hosts
@@ -25,7 +25,7 @@ def follow(connection: Connection, cell_uuid: str, described: Sequence[HostRepor
 
     A name may pass from one node to another. A renamed record does not get a smaller number, so that the new
     description is numbered after the former one. If a record that keeps its name has the new name, the one with the
-    former name is deleted, and the description counts as requested.
+    former name is deleted, and the description counts as requested. The life of a host never falls.
     """
     nodes = grouped((report.service_host, report.nodename) for report in described if report.service_host in started)
     if not nodes:
@@ -54,15 +54,19 @@ def follow(connection: Connection, cell_uuid: str, described: Sequence[HostRepor
     connection.execute(cell_hosts.delete().where(*these))
     # No number that a record with one of these names had is used again: its acknowledgement may be under way.
     number = max((row.description_number for row in rows), default=0)
+    lives: dict[str, int] = {}
+    for row in rows:
+        lives[row.service_host] = max(lives.get(row.service_host, 0), row.life)
     moved: list[dict[str, Any]] = []
     for row in rows:
-        name = renamed[row.service_host, row.nodename]
+        name, life = renamed[row.service_host, row.nodename], lives[row.service_host]
         if (row.service_host, name) in held:
             taken = (here, host == row.service_host, node == name)
-            connection.execute(update(cell_hosts).where(*taken).values(undescribed=True))
+            least = case((cell_hosts.c.life < life, life), else_=cell_hosts.c.life)
+            connection.execute(update(cell_hosts).where(*taken).values(undescribed=True, life=least))
         else:
             held.add((row.service_host, name))
-            moved.append(row._asdict() | {"nodename": name, "description_number": number})
+            moved.append(row._asdict() | {"nodename": name, "description_number": number, "life": life})
     if moved:
         connection.execute(cell_hosts.insert(), moved)
     return number

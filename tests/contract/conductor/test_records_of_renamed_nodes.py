@@ -125,6 +125,22 @@ def test_nodes_that_pass_their_names_on_are_forwarded_with_numbers_after_all_for
     assert forwarded(hosts) == []
 
 
+def test_a_life_of_a_host_never_falls_when_a_node_takes_the_name_of_one_that_a_former_agent_has_described(
+    database: Database,
+) -> None:
+    hosts = CellHosts(options.new({"scheduler": {"host_down_after": 0.1}}), database, ids.fresh())
+    former = structs.replace(another_node(described(1)), agent="former agent")
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="former agent", hosts=(former,)))
+    time.sleep(0.25)
+    for _ in range(5):
+        start(hosts, described(1))
+    renamed = structs.replace(described(1), nodename=former.nodename)
+
+    message = ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(renamed,), started=("h1",))
+
+    assert hosts.report_hosts(message).lives["h1"] > 5
+
+
 def test_a_start_reads_the_description_of_a_single_node_that_keeps_its_name_once(database: Database) -> None:
     hosts = CellHosts(options.new(), database, ids.fresh())
     start(hosts, described(1), described(2))
