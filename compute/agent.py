@@ -137,10 +137,10 @@ class ComputeAgent:
         return outcome
 
     def settle(self, guest: Guest, *, runs: bool) -> None:
-        """Complete an attempt whose guest is older than this process; ignore an attempt that this process has begun.
+        """Complete an attempt whose guest is older than this process, or whose host has died before its result.
 
         A running guest is reported again, which is idempotent. A guest that does not run was being spawned when the
-        previous process ended: it is destroyed, and reported as a failed spawn.
+        previous process ended, or when its host died: it is destroyed, and reported as a failed spawn.
         """
         attempt = self.attempts.inherit(guest)
         if attempt is None:
@@ -192,7 +192,7 @@ class ComputeAgent:
     def _settle(self, attempt: AgentAttempt, guest: Guest) -> None:
         if attempt.report is None:
             self.destroy_guest(attempt, guest)
-            attempt.report = self._failed(guest, "the agent ended in the middle of the spawn")
+            attempt.report = self._failed(guest, "the agent or its host ended in the middle of the spawn")
         try:
             self._send_report(attempt, guest, attempt.report)
         except errors.NotFound:

@@ -81,11 +81,13 @@ class Attempts:
             return self._begin(attempt, guest)
 
     def inherit(self, guest: Guest) -> AgentAttempt | None:
-        """Begin the attempt of a guest that is older than this process; None if this process has begun or ended it."""
+        """Begin the attempt of a guest that this process has not begun, or whose host has died before its result.
+
+        :return: null if the attempt is in progress, was destroyed, or has its result.
+        """
         with self._changed:
             known = self._attempts.get(guest.attempt_id)
-            # This process has not begun an attempt that has only orders: its guest may be half made.
-            if known is not None and (known.guest is not None or known.destroyed):
+            if known is not None and (known.building or known.destroyed or known.report is not None):
                 return None
             return self._begin(self._get_or_create(guest.attempt_id), guest)
 

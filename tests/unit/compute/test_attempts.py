@@ -4,6 +4,7 @@ import pytest
 
 from compute import attempts
 from compute.attempts import Attempts
+from compute.cell_messages import finished
 from moorage import ids
 from moorage.model import EndedAttempt, Guest
 
@@ -71,14 +72,30 @@ def test_an_attempt_of_an_earlier_incarnation_is_inherited_once_unless_it_is_kno
     known = Attempts()
     ours = known.take_up(guest("ours"))
     assert ours is not None
+    assert known.inherit(guest("ours")) is None
+    ours.report = finished(guest("ours"))
     known.let_go(ours)
 
     assert known.inherit(guest("ours")) is None
     inherited = known.inherit(guest("left"))
     assert inherited is not None
     assert known.take_up(guest("left")) is None
+    assert known.inherit(guest("left")) is None
+    inherited.report = finished(guest("left"))
     known.let_go(inherited)
     assert known.inherit(guest("left")) is None
+
+
+def test_an_attempt_that_has_ended_without_a_result_is_inherited_unless_it_was_destroyed() -> None:
+    known = Attempts()
+    ours = known.take_up(guest("ours"))
+    assert ours is not None
+    known.let_go(ours)
+
+    assert known.inherit(guest("ours")) is ours
+    known.let_go(ours)
+    known.mark_destroyed(ended("ours"))
+    assert known.inherit(guest("ours")) is None
 
 
 def test_a_count_has_the_attempts_in_hand_on_its_hosts_without_destroyed_ones() -> None:
