@@ -8,27 +8,14 @@ from typing import Any
 
 import msgspec
 from oslo_config import cfg
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    bindparam,
-    case,
-    exc,
-    exists,
-    func,
-    select,
-    true,
-    tuple_,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, exc, exists, func, select, tuple_, update
 
 from conductor.cell.hosts import agent_reports, renamed_nodes
 from conductor.cell.hosts.agent_reports import Kind, MessagePlace
 from conductor.cell.hosts.forwarded import ForwardedHosts
 from conductor.cell.hosts.owners import HostOwners
 from conductor.cell.hosts.reach import HostReach
-from conductor.cell.records.lives import HostLives, Life
+from conductor.cell.records.lives import MISSED, SEEN, HostLives, Life
 from conductor.engine.rows import batches
 from conductor.schema import cell_hosts
 from moorage import errors
@@ -58,8 +45,8 @@ _OF_HOST = (_OF_AGENT[0], cell_hosts.c.service_host == bindparam("of_host"))
 # SELECT :now, MAX(last_seen), :now - MAX(last_seen) FROM cell_hosts WHERE cell_uuid = … AND service_host = …
 _LAST_SEEN = select(now(), func.max(cell_hosts.c.last_seen), now() - func.max(cell_hosts.c.last_seen)).where(*_OF_HOST)
 
-# SELECT service_host FROM cell_hosts WHERE cell_uuid = … AND agent = …
-_KNOWN = select(cell_hosts.c.service_host).where(*_OF_AGENT)
+# SELECT service_host, last_seen < :now - :down_after FROM cell_hosts WHERE cell_uuid = … AND agent = …
+_KNOWN = select(cell_hosts.c.service_host, MISSED.label("missed")).where(*_OF_AGENT)
 
 # SELECT COUNT(DISTINCT service_host), :now FROM cell_hosts
 #  WHERE cell_uuid = … AND agent = … AND last_seen > :now - :lately AND last_seen is not ahead of the clock
@@ -82,20 +69,7 @@ def _undescribed() -> Select[tuple[str]]:
 
 _UNDESCRIBED = _undescribed()
 
-# UPDATE cell_hosts SET is_returning = CASE WHEN last_seen < now - :down_after THEN true ELSE is_returning END,
-#  life = CASE WHEN last_seen < now - :down_after THEN life + 1 ELSE life END, last_seen = now WHERE cell_uuid = …
-# In this order: MySQL lets a later assignment see the result of an earlier one.
-_MISSED = cell_hosts.c.last_seen < now() - bindparam("down_after")
-_SEEN = (
-    update(cell_hosts)
-    .where(_OF_AGENT[0])
-    .ordered_values(
-        (cell_hosts.c.is_returning, case((_MISSED, true()), else_=cell_hosts.c.is_returning)),
-        (cell_hosts.c.life, case((_MISSED, cell_hosts.c.life + 1), else_=cell_hosts.c.life)),
-        (cell_hosts.c.last_seen, now()),
-    )
-)
-_ALL_SEEN = _SEEN.where(_OF_AGENT[1])
+_ALL_SEEN = SEEN.where(_OF_AGENT[1])
 
 # UPDATE cell_hosts SET agent = …, description = …, description_number = description_number + 1
 #  WHERE cell_uuid = … AND service_host = … AND nodename = …
@@ -314,14 +288,24 @@ class CellHosts:
         """Record that these hosts of an agent are alive; return those that are unknown or belong to another agent."""
         if not names or self._are_recorded(connection, agent, len(names)):
             return []
-        known = frozenset(connection.scalars(_KNOWN, self._of_agent(agent)))
         named = self._of_agent(agent) | {"down_after": self.down_after}
-        if known.issubset(names):
+        rows = connection.execute(_KNOWN, named).all()
+        known = frozenset(row.service_host for row in rows)
+        missed = {row.service_host for row in rows if row.missed}.intersection(names)
+        # Another agent may have taken a silent host over, with other nodes: then this agent must not get it back.
+        others = self._of_others(connection, agent, missed) if missed else {}
+        self._catch_up(connection, agent, missed.difference(others))
+        seen = [name for name in names if name not in others]
+        if known.issubset(seen):
             connection.execute(_ALL_SEEN, named)
         else:
-            for these in rows_named(cell_hosts.c.service_host, names, known):
+            for these in rows_named(cell_hosts.c.service_host, seen, known):
                 connection.execute(_ALL_SEEN.where(these), named)
-        return [name for name in names if name not in known]
+        return [name for name in names if name not in known or name in others]
+
+    def _catch_up(self, connection: Connection, agent: str, missed: Collection[str]) -> None:
+        for part in batches(sorted(missed)):
+            self._lives.catch_up(connection, agent, part)
 
     def _are_recorded(self, connection: Connection, agent: str, hosts: int) -> bool:
         """Return whether heartbeats of this number of hosts of an agent were recorded a moment ago.
@@ -337,11 +321,10 @@ class CellHosts:
         """Record descriptions; return True if any description is new, has changed or was requested."""
         number = renamed_nodes.follow(connection, self._cell_uuid, hosts, started)
         nodes = [(host.service_host, host.nodename) for host in hosts]
-        found = connection.execute(
-            select(
-                cell_hosts.c.service_host, cell_hosts.c.nodename, cell_hosts.c.description, cell_hosts.c.undescribed
-            ).where(self._of_this_cell(), _NODE.in_(nodes))
-        )
+        columns = (cell_hosts.c.service_host, cell_hosts.c.nodename, cell_hosts.c.description, cell_hosts.c.undescribed)
+        query = select(*columns, MISSED.label("missed")).where(self._of_this_cell(), _NODE.in_(nodes))
+        down_after = {"down_after": self.down_after}
+        found = connection.execute(query, down_after).all()
         known: dict[tuple[str, str], bytes | None] = {
             # A requested description counts as changed in any case; see below for one that comes too early.
             (row.service_host, row.nodename): None if row.undescribed else row.description
@@ -373,12 +356,11 @@ class CellHosts:
         if changed:
             # One statement: drivers that measure their hosts change thousands of descriptions every few seconds.
             connection.execute(_REDESCRIBE, changed)
-        names = sorted({host.service_host for host in hosts})
-        of_agents = cell_hosts.c.agent.in_(sorted({host.agent for host in hosts}))
-        connection.execute(
-            _SEEN.where(of_agents, cell_hosts.c.service_host.in_(names)),
-            {"of_cell": self._cell_uuid, "down_after": self.down_after},
-        )
+        names, agents = sorted({host.service_host for host in hosts}), sorted({host.agent for host in hosts})
+        for agent in agents:
+            self._catch_up(connection, agent, {row.service_host for row in found if row.missed})
+        seen = SEEN.where(cell_hosts.c.agent.in_(agents), cell_hosts.c.service_host.in_(names))
+        connection.execute(seen, {"of_cell": self._cell_uuid} | down_after)
         if new:
             lives = self._lives.of_hosts(connection, names)
             for row in new:

@@ -7,10 +7,11 @@ list compares this life with the current one, so that a list from an earlier lif
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, select, true, update
 
 from conductor.engine.rows import batches
 from conductor.schema import cell_hosts
+from moorage.db.columns import now
 from moorage.db.forced_index import by_index
 
 
@@ -23,6 +24,21 @@ class Life:
 
 
 _UNKNOWN = Life()
+#: The condition that a host was silent for too long: when it is heard, it begins another life.
+MISSED = cell_hosts.c.last_seen < now() - bindparam("down_after")
+# UPDATE cell_hosts SET is_returning = CASE WHEN last_seen < now - :down_after THEN true ELSE is_returning END,
+#  life = CASE WHEN last_seen < now - :down_after THEN life + 1 ELSE life END, last_seen = now WHERE cell_uuid = …
+# In this order: MySQL lets a later assignment see the result of an earlier one.
+#: Records that hosts were heard; see :meth:`HostLives.catch_up`.
+SEEN = (
+    update(cell_hosts)
+    .where(cell_hosts.c.cell_uuid == bindparam("of_cell"))
+    .ordered_values(
+        (cell_hosts.c.is_returning, case((MISSED, true()), else_=cell_hosts.c.is_returning)),
+        (cell_hosts.c.life, case((MISSED, cell_hosts.c.life + 1), else_=cell_hosts.c.life)),
+        (cell_hosts.c.last_seen, now()),
+    )
+)
 # Built once: it takes SQLAlchemy longer to build a query than to run it.
 _PRESENT = select(cell_hosts.c.service_host, cell_hosts.c.life, cell_hosts.c.is_returning).where(
     cell_hosts.c.cell_uuid == bindparam("cell_uuid"),
@@ -111,18 +127,18 @@ class HostLives:
     def begin(self, connection: Connection, agent: str, hosts: Sequence[str]) -> None:
         """Begin a new life of an agent's hosts: they are returning until :meth:`CellHosts.returned`."""
         for names in batches(hosts):
-            self._catch_up(connection, agent, names)
+            self.catch_up(connection, agent, names)
             connection.execute(
                 update(cell_hosts)
                 .where(self._of_this_cell(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
                 .values(is_returning=True, life=cell_hosts.c.life + 1)
             )
 
-    def _catch_up(self, connection: Connection, agent: str, names: Sequence[str]) -> None:
+    def catch_up(self, connection: Connection, agent: str, names: Sequence[str]) -> None:
         """Raise the lives of hosts that have had later lives under another agent, with other nodes.
 
         The life of a host is the greatest of its nodes. Without this, the next life would have a former number, and no
-        list of guests would be of the current life.
+        list of guests would be of the current life. So it is done before each new life.
         """
         named = {"cell_uuid": self._cell_uuid, "of_agent": agent, "hosts": names}
         for row in connection.execute(_BEHIND, named).all():

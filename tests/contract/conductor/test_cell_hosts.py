@@ -282,6 +282,52 @@ def test_a_returning_node_of_a_former_agent_does_not_keep_the_host_returning(dat
     assert (hosts.why_returning("h1"), hosts.agent_of("h1")) == (None, "new")
 
 
+def test_a_former_agent_that_is_heard_again_does_not_get_a_host_back_that_another_agent_has_with_another_node(
+    database: Database,
+) -> None:
+    times = Times(database)
+    hosts = times.hosts
+    report(hosts, described(1), described(2))
+    times.passes()
+    other = another_node(described(1, agent="new"))
+    message = ReportHostsInCell(request_id=ids.fresh(), agent="new", hosts=(other,), started=("h1",))
+    hosts.returned("new", ["h1"], hosts.report_hosts(message).lives)
+
+    with pytest.raises(errors.HostNotFound, match="h1"):
+        alive(hosts, "h1", "h2")
+
+    assert (hosts.agent_of("h1"), hosts.why_returning("h1")) == ("new", None)
+    assert hosts.why_silent("h2") is None
+
+
+def test_a_host_whose_former_agent_had_later_lives_with_another_node_returns_after_missed_heartbeats(
+    database: Database,
+) -> None:
+    times = Times(database)
+    hosts = times.hosts
+    report(hosts, described(1))
+    times.passes()
+    other = another_node(described(1, agent="new"))
+    report(hosts, other, agent="new")
+    for _ in range(3):
+        times.passes()
+        alive(hosts, "h1")
+    times.passes()
+
+    message = ReportHostsInCell(request_id=ids.fresh(), agent="new", alive=("h1",))
+    lives = hosts.report_hosts(message).lives
+    assert hosts.returned("new", ["h1"], lives) == ["h1"]
+    assert lives["h1"] > 3
+
+    times.passes()
+    alive(hosts, "h1")
+    times.passes()
+    changed = structs.replace(other, attributes={"load": 1})
+    message = ReportHostsInCell(request_id=ids.fresh(), agent="new", hosts=(changed,))
+    lives = hosts.report_hosts(message).lives
+    assert hosts.returned("new", ["h1"], lives) == ["h1"]
+
+
 def test_a_heartbeat_within_ten_seconds_of_the_last_one_is_not_recorded(database: Database) -> None:
     hosts = CellHosts(options.new({"scheduler": {"host_down_after": 60.0}}), database, ids.fresh())
     report(hosts, described(1), described(2))
