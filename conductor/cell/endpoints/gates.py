@@ -131,26 +131,39 @@ class CellGates(CellPart):
             if instance is None or attempt is None or attempt.claim_id != message.claim_id:
                 LOG.warning("A failure is reported for the unknown attempt %s", message.attempt_id)
                 return None
-            if attempt.state in ("active", "held"):
-                LOG.warning("A failure is reported for attempt %s, although its guest runs", message.attempt_id)
-                return None
-            if attempt.state in ("starting", "building"):
-                self._cell.records.change_attempt(
-                    connection,
-                    attempt.attempt_id,
-                    state="failed",
-                    reason=message.reason,
-                    no_other_host=bool(message.no_other_host),
-                )
-            if not self._is_of_this_life(connection, message, attempt):
-                # The report is from an earlier life of the host: in the current life the guest may be spawning.
-                return self._fall_back(connection, instance, attempt, message.reason, "unknown")
-            # A cleanup of this attempt may be waiting for this report; otherwise the operation falls back.
-            cleanup = CellCleanups(self._cell).gone(connection, attempt)
-            return cleanup or self._fall_back(connection, instance, attempt, message.reason, "gone")
+            return self.fail(connection, instance, attempt, message)
 
         self._cell.worker.enqueue(self._cell.database.write(work))
         return Done()
+
+    def fail(
+        self,
+        connection: Connection,
+        instance: CellInstance,
+        attempt: AttemptRecord,
+        report: BuildFailedInCell,
+    ) -> Operation | None:
+        """Record that an attempt has failed and left no guest; return the operation that goes on, if there is one.
+
+        The instance is locked.
+        """
+        if attempt.state in ("active", "held"):
+            LOG.warning("A failure is reported for attempt %s, although its guest runs", report.attempt_id)
+            return None
+        if attempt.state in ("starting", "building"):
+            self._cell.records.change_attempt(
+                connection,
+                attempt.attempt_id,
+                state="failed",
+                reason=report.reason,
+                no_other_host=bool(report.no_other_host),
+            )
+        if not self._is_of_this_life(connection, report, attempt):
+            # The report is from an earlier life of the host: in the current life the guest may be spawning.
+            return self._fall_back(connection, instance, attempt, report.reason, "unknown")
+        # A cleanup of this attempt may be waiting for this report; otherwise the operation falls back.
+        cleanup = CellCleanups(self._cell).gone(connection, attempt)
+        return cleanup or self._fall_back(connection, instance, attempt, report.reason, "gone")
 
     def _fall_back(
         self, connection: Connection, instance: CellInstance, attempt: AttemptRecord, reason: str, fate: Fate

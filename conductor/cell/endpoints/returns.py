@@ -15,19 +15,28 @@ from functools import partial
 from sqlalchemy import Connection
 
 from conductor.cell.context import CellPart
+from conductor.cell.endpoints.gates import CellGates
 from conductor.cell.records import unknown_guests
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.steps.cleanup import CellCleanups
 from conductor.engine.rows import batches
 from conductor.engine.steps import Operation
 from moorage.bus.bus import serves
-from moorage.messages import AttemptsGone, Done, ListEndedAttempts, ListStrangersInCell, ReturnHosts
+from moorage.messages import (
+    AttemptsGone,
+    BuildFailedInCell,
+    Done,
+    ListEndedAttempts,
+    ListStrangersInCell,
+    ReturnHosts,
+)
 from moorage.model import EndedAttempt, Guest
 from moorage.model.inspection import UnknownGuest
 
 LOG = logging.getLogger(__name__)
 
 _LOST = "its host has returned without it"
+_NOTHING_LEFT = "its host reports that nothing of it is left, and it will not be started"
 
 
 class CellReturns(CellPart):
@@ -52,22 +61,37 @@ class CellReturns(CellPart):
 
     @serves(AttemptsGone)
     def attempts_gone(self, message: AttemptsGone) -> Done:
-        """Record that the guests of ended attempts are gone; their cleanups then release the residues."""
+        """Record that the guests of ended attempts are gone; their cleanups then release the residues.
+
+        If an attempt has not ended here, it ends now: the store has refused its claim at the first gate, for instance
+        because another client has released the claim.
+        """
         for named in message.attempts:
             life = message.lives.get(named.host)
             self._cell.worker.enqueue(self._cell.database.write(partial(self._gone, named, life)))
         return Done()
 
     def _gone(self, named: EndedAttempt, life: int | None, connection: Connection) -> Operation | None:
-        self._cell.records.lock(connection, named.instance_uuid)
+        instance = self._cell.records.lock(connection, named.instance_uuid)
         if life is not None and life != self._cell.records.lives.of_host(connection, named.host).number:
             LOG.warning("An earlier life of host %s reports that attempt %s is gone", named.host, named.attempt_id)
             return None
         attempt = self._cell.records.attempt(connection, named.instance_uuid, named.attempt_id)
-        if attempt is None or (attempt.host, attempt.claim_id) != (named.host, named.claim_id) or not attempt.ended:
-            LOG.warning("Attempt %s is reported as gone, but has not ended here", named.attempt_id)
+        known = None if attempt is None else (attempt.host, attempt.claim_id)
+        if instance is None or attempt is None or known != (named.host, named.claim_id):
+            LOG.warning("The unknown attempt %s is reported as gone", named.attempt_id)
             return None
-        return CellCleanups(self._cell).gone(connection, attempt)
+        if attempt.ended:
+            return CellCleanups(self._cell).gone(connection, attempt)
+        failure = BuildFailedInCell(
+            request_id=named.attempt_id,
+            instance_uuid=named.instance_uuid,
+            attempt_id=named.attempt_id,
+            claim_id=named.claim_id,
+            reason=_NOTHING_LEFT,
+            life=life,
+        )
+        return CellGates(self._cell).fail(connection, instance, attempt, failure)
 
     @serves(ReturnHosts)
     def return_hosts(self, message: ReturnHosts) -> Done:

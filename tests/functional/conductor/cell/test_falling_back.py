@@ -13,6 +13,8 @@ from conductor.commands.timeline import attempt_in_words
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import (
+    AcceptClaim,
+    AttemptsGone,
     BuildFinished,
     BuildOnHost,
     Claimed,
@@ -21,7 +23,7 @@ from moorage.messages import (
     ListAllocationCandidates,
     SwapClaim,
 )
-from moorage.model import AllocationCandidates, AllocationRequest, ProviderAmounts
+from moorage.model import AllocationCandidates, AllocationRequest, EndedAttempt, ProviderAmounts
 
 # --- Falling back -----------------------------------------------------------------------------------------------------
 
@@ -352,3 +354,41 @@ def test_both_gates_may_be_passed_twice_by_the_same_attempt(world: World) -> Non
 
     assert world.show(uuid).state == "active"
     assert len(world.agent.guests) == 1
+
+
+class RefusedAtTheGate(FakeAgent):
+    """Reports that nothing is left of an attempt whose claim the store has released, as an agent does."""
+
+    def build(self, message: BuildOnHost) -> None:
+        try:
+            super().build(message)
+        except errors.ClaimReleased:
+            gone = EndedAttempt(
+                host=message.host,
+                instance_uuid=message.instance_uuid,
+                attempt_id=message.attempt_id,
+                claim_id=message.claim_id,
+            )
+            self.conductor.call(AttemptsGone(request_id=ids.fresh(), agent="agent", attempts=(gone,)))
+
+
+def test_a_build_whose_claim_another_client_has_released_ends_when_its_host_reports_that_nothing_is_left(
+    world: World,
+) -> None:
+    class Released(FakePlacement):
+        @serves(AcceptClaim)
+        def accept_claim(self, message: AcceptClaim) -> Done:
+            self.release(message.consumer_uuid)
+            return super().accept_claim(message)
+
+    placement = world.replace(Released())
+    world.replace(RefusedAtTheGate(world.bus))
+
+    [uuid] = world.build()
+
+    instance = world.becomes(uuid, "error")
+    [attempt] = instance.attempts
+    assert (attempt.host, attempt.state, attempt.guest_left) == ("a", "failed", False)
+    assert "nothing of it is left" in str(attempt.reason)
+    assert placement.hosts_held() == set()
+    assert world.agent.guests == {}
