@@ -92,6 +92,30 @@ def described(name: str, number: int = 1) -> tuple[HostReport, int]:
     return HostReport(service_host=name, nodename=name, compute_node_uuid=node, agent="agent"), number
 
 
+class CommittedLate(Hosts):
+    """A cell with one heartbeat, which is recorded before the clock of the first round, and committed after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds = 0
+
+    def seen_since(self, moment: float | None, interval: float) -> tuple[list[str], float]:
+        self.rounds += 1
+        is_seen = self.rounds > 1 and moment is not None and moment <= 99.5
+        return ["host-1"] if is_seen else [], 100.0
+
+
+def test_a_heartbeat_that_is_committed_after_a_round_has_read_the_clock_is_reported_by_the_next_one() -> None:
+    schedulers, hosts = SilentSchedulers(), CommittedLate()
+    reports = forwarder(schedulers, hosts)
+    reports.forward()
+    assert "alive" not in schedulers.taken
+
+    reports.forward()
+
+    assert schedulers.taken.count("alive") == 1
+
+
 def test_eight_unanswered_heartbeats_take_at_most_ten_seconds() -> None:
     schedulers = SilentSchedulers(heartbeats=8)
     forwarder(schedulers).forward()
