@@ -24,7 +24,6 @@ from support.compute.builders import (
 
 import compute.returns
 from compute.driver import GuestSpec
-from compute.fake.behaviour import Behaviour
 from compute.fake.driver import FakeDriver
 from moorage import errors, ids
 from moorage.messages import (
@@ -384,38 +383,3 @@ def test_a_dead_host_returns_later_and_does_not_delay_the_return_of_others(new_s
 
     wait_until(lambda: stage.cell.returning == {HOST})
     wait_until(lambda: stage.cell.returning == set())
-
-
-@pytest.mark.parametrize("runs", [True, False], ids=["made", "half made"])
-def test_a_guest_whose_host_has_died_before_its_driver_knew_the_outcome_is_reported_when_the_host_returns(
-    new_stage: NewStage, runs: bool
-) -> None:
-    class Dying(FakeDriver):
-        def admit(self, host: str, guest: GuestSpec) -> None:
-            """Take every guest."""
-
-        def spawn(self, host: str, guest: GuestSpec) -> None:
-            super().spawn(host, guest)
-            self.lose(host)
-
-        def behaviour(self, host: str, guest: GuestSpec) -> Behaviour:
-            if not runs:
-                self.lose(host)
-            return super().behaviour(host, guest)
-
-        def lose(self, host: str) -> None:
-            self.die(host, 0.5)
-            raise errors.NoReply(topic=f"host {host}", method="spawn", seconds=0.0)
-
-    stage = new_stage()
-    stage.start(Dying)
-    wait_until(lambda: stage.cell.received(ReturnHosts) and not stage.cell.returning)
-    build = build_on(HOST)
-    stage.build(build)
-    wait_until(stage.guests)
-    with stage.cell.lock:
-        stage.cell.returning = {HOST}
-
-    kind: Any = BuildFinished if runs else BuildFailedInCell
-    wait_until(lambda: [report.attempt_id for report in stage.cell.received(kind)] == [build.attempt_id])
-    assert stage.attempts() == ([build.attempt_id] if runs else [])
