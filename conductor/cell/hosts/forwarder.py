@@ -34,9 +34,9 @@ _DESCRIPTION_TRIES = (1 / 3, 1 / 3, 1.0)
 _HEARTBEAT_TRIES = (0.1,) * 6 + (0.2, 0.2, 0.5)
 _LOAD_TRIES = (1 / 3,)
 #: Seconds by which the time of a round overlaps with that of the last one: a transaction may commit later than the time
-#: that it records. At most the interval of the rounds. Arbitrary, and short: a host that was seen in these seconds is
+#: that it records. At most the interval of the rounds. Arbitrary, and short: a host that was seen in this second is
 #: reported as alive twice.
-_OVERLAP = 2.0
+_OVERLAP = 1.0
 #: Seconds after which the loads of all hosts are reported again, changed or not. This corrects a late report of another
 #: conductor of the cell, and the load of a host that was deleted and described again.
 _ALL_LOADS_EVERY = 300.0
