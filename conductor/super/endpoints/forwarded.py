@@ -153,7 +153,8 @@ class ForwardedOrders(SuperPart):
         def work(connection: Connection) -> ForwardGuards:
             is_abort = isinstance(message, AbortMigration)
             self._require_unplaced(connection, uuid, may_be_placed=is_abort)
-            if left is not None:
+            # A move may have been ordered since: what the cell has reserved then is not left, and the order decides.
+            if left is not None and super_migrations.open_of(connection, uuid) is None:
                 return ForwardGuards(migration_uuid=left, is_left=True)
             migration_uuid = None
             if isinstance(message, EndOfMigration):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 from support.conductor.builders import FakePlacement, FakeScheduler, World, node, wait_until
 from support.conductor.fake_agent import FakeAgent
 from support.conductor.moving_instances import Mover, becomes, built
@@ -190,5 +191,31 @@ def test_a_cold_migration_that_is_being_placed_is_not_aborted(world: World, moor
     assert moorage("instance", "abort", uuid)[0] == 1
 
     assert world.show(uuid).migration_uuid == migration
+    scheduler.is_away = False
+    becomes(world, uuid, "moved")
+
+
+def test_a_move_that_is_ordered_while_an_abort_looks_for_one_that_was_left_is_not_cancelled(
+    world: World, moorage: Any
+) -> None:
+    scheduler = world.replace(AwayScheduler(world.placement, claims=False))
+    uuid = built(world)
+    ordered: list[str] = []
+
+    def order_a_move(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if not ordered and statement.lstrip().startswith("SELECT conductor_migrations."):
+            ordered.append("")
+            order = MigrateInstance(request_id=ids.fresh(), instance_uuid=uuid)
+            ordered[0] = world.bus.client("conductor").call(order).migration_uuid
+            wait_until(lambda: len(scheduler.asked) > 1)
+
+    event.listen(Engine, "after_cursor_execute", order_a_move)
+    try:
+        # The cell refuses it: a cold migration cannot be aborted.
+        assert moorage("instance", "abort", uuid)[0] == 1
+    finally:
+        event.remove(Engine, "after_cursor_execute", order_a_move)
+
+    assert world.show(uuid).migration_uuid == ordered[0]
     scheduler.is_away = False
     becomes(world, uuid, "moved")
