@@ -37,7 +37,7 @@ def drill(cloud: FaultyCloud, server: MariaDBServer | RabbitMQServer, times: int
     assert not load.faults, load.faults
     check(cloud, [], 60.0)
     states = [state for _, _, state in load.builds]
-    assert states.count("active") > times
+    assert states.count("active") > times, load.reasons
     return (
         f"{server.package} killed {times} times: {states.count('active')} builds active, {states.count('error')} in "
         f"error; recovery in s: {', '.join(f'{load.recovery(back):.1f}' for back in backs)}"

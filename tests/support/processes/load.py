@@ -22,6 +22,8 @@ class Load:
     #: For each build: when it was ordered, when it ended, and its final state.
     builds: list[tuple[float, float, str]] = field(default_factory=list)
     faults: list[BaseException] = field(default_factory=list)
+    #: The reasons of the builds that ended in error, without the uuids of their instances.
+    reasons: set[str] = field(default_factory=set)
 
     def __enter__(self) -> "Load":
         self._threads = [threading.Thread(target=self._work) for _ in range(CLIENTS)]
@@ -42,6 +44,8 @@ class Load:
                 server.order_build()
                 instance = server.built()
                 self.builds.append((began, time.monotonic(), instance.state))
+                if instance.state == "error":
+                    self.reasons.add(str(instance.reason).replace(instance.uuid, "…"))
                 if instance.state == "active":
                     hosts = [guest.host for guest in self.cloud.guests() if guest.instance_uuid == instance.uuid]
                     assert hosts.count(str(instance.host)) == 1, (hosts, instance)
