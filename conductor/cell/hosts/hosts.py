@@ -294,7 +294,7 @@ class CellHosts:
         missed = {row.service_host for row in rows if row.missed}.intersection(names)
         # Another agent may have taken a silent host over, with other nodes: then this agent must not get it back.
         others = self._of_others(connection, agent, missed) if missed else {}
-        self._catch_up(connection, agent, missed.difference(others))
+        self._lives.catch_up(connection, agent, sorted(missed.difference(others)))
         seen = [name for name in names if name not in others]
         if known.issubset(seen):
             connection.execute(_ALL_SEEN, named)
@@ -302,10 +302,6 @@ class CellHosts:
             for these in rows_named(cell_hosts.c.service_host, seen, known):
                 connection.execute(_ALL_SEEN.where(these), named)
         return [name for name in names if name not in known or name in others]
-
-    def _catch_up(self, connection: Connection, agent: str, missed: Collection[str]) -> None:
-        for part in batches(sorted(missed)):
-            self._lives.catch_up(connection, agent, part)
 
     def _are_recorded(self, connection: Connection, agent: str, hosts: int) -> bool:
         """Return whether heartbeats of this number of hosts of an agent were recorded a moment ago.
@@ -357,8 +353,9 @@ class CellHosts:
             # One statement: drivers that measure their hosts change thousands of descriptions every few seconds.
             connection.execute(_REDESCRIBE, changed)
         names, agents = sorted({host.service_host for host in hosts}), sorted({host.agent for host in hosts})
+        missed = sorted({row.service_host for row in found if row.missed})
         for agent in agents:
-            self._catch_up(connection, agent, {row.service_host for row in found if row.missed})
+            self._lives.catch_up(connection, agent, missed)
         seen = SEEN.where(cell_hosts.c.agent.in_(agents), cell_hosts.c.service_host.in_(names))
         connection.execute(seen, {"of_cell": self._cell_uuid} | down_after)
         if new:

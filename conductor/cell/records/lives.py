@@ -126,24 +126,29 @@ class HostLives:
 
     def begin(self, connection: Connection, agent: str, hosts: Sequence[str]) -> None:
         """Begin a new life of an agent's hosts: they are returning until :meth:`CellHosts.returned`."""
+        self.catch_up(connection, agent, hosts)
         for names in batches(hosts):
-            self.catch_up(connection, agent, names)
             connection.execute(
                 update(cell_hosts)
                 .where(self._of_this_cell(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
                 .values(is_returning=True, life=cell_hosts.c.life + 1)
             )
 
-    def catch_up(self, connection: Connection, agent: str, names: Sequence[str]) -> None:
+    def catch_up(self, connection: Connection, agent: str, hosts: Sequence[str]) -> None:
         """Raise the lives of hosts that have had later lives under another agent, with other nodes.
 
         The life of a host is the greatest of its nodes. Without this, the next life would have a former number, and no
         list of guests would be of the current life. So it is done before each new life.
         """
-        named = {"cell_uuid": self._cell_uuid, "of_agent": agent, "hosts": names}
-        for row in connection.execute(_BEHIND, named).all():
-            these = (self._of_this_cell(), cell_hosts.c.agent == agent, cell_hosts.c.service_host == row.service_host)
-            connection.execute(update(cell_hosts).where(*these).values(life=row.life))
+        for names in batches(hosts):
+            named = {"cell_uuid": self._cell_uuid, "of_agent": agent, "hosts": names}
+            for row in connection.execute(_BEHIND, named).all():
+                these = (
+                    self._of_this_cell(),
+                    cell_hosts.c.agent == agent,
+                    cell_hosts.c.service_host == row.service_host,
+                )
+                connection.execute(update(cell_hosts).where(*these).values(life=row.life))
 
     def _of_this_cell(self) -> ColumnElement[bool]:
         return cell_hosts.c.cell_uuid == self._cell_uuid
