@@ -34,7 +34,14 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
     "compute": {"report_interval": 1.0},
     # A host with failed builds must not be avoided, because the scenes want it to fail again. Neither must a host that
     # is silent because its cell's conductor is down, however long that takes on a slow machine.
-    "scheduler": {"serve_placement": "false", "enabled_weighers": "ram,cpu,disk", "host_down_after": 300},
+    # A follower of the change feed misses a change that was committed late, as on a slow disk. Only a comparison finds
+    # it, and a scene may end before the next one.
+    "scheduler": {
+        "serve_placement": "false",
+        "enabled_weighers": "ram,cpu,disk",
+        "host_down_after": 300,
+        "view_compare_interval": 3.0,
+    },
     "database": {"idle_transaction_timeout": 2.0},
 }
 
