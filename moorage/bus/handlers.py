@@ -1,6 +1,5 @@
 """Message handlers: find the handler of a message, bind its context, and encode its answer or error."""
 
-import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,9 +76,10 @@ def many_handlers(services: Sequence[object]) -> dict[type[Message[Any]], ManyHa
 
 
 def _marked(service: object, mark: str) -> Iterator[tuple[type[Message[Any]], Callable[[Any], Any]]]:
-    for name in dir(type(service)):
-        # Look the name up on the class: a look-up on the object would run its properties.
-        message_type = getattr(inspect.getattr_static(type(service), name), mark, None)
+    # Look at the classes: a look-up on the object would run its properties.
+    attributes = {name: each for kind in reversed(type(service).__mro__) for name, each in vars(kind).items()}
+    for name, attribute in attributes.items():
+        message_type = getattr(attribute, mark, None)
         if message_type is not None:
             yield message_type, getattr(service, name)
 

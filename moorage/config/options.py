@@ -252,7 +252,7 @@ def filled(
         for group, values in (settings or {}).items():
             for name, value in values.items():
                 conf.set_override(name, value, group=None if group == "DEFAULT" else group)
-        check(conf, files if unread else None)
+        check(conf, files)
         relations.check(conf, _files(conf))
     except UnicodeDecodeError as fault:
         reason = f"{_files(conf)} is not text in UTF-8"
@@ -275,18 +275,21 @@ def _files(conf: cfg.ConfigOpts) -> str:
     return ", ".join(conf.config_file or ()) or "the environment"
 
 
-def check(conf: cfg.ConfigOpts, files: Sequence[Path] | None = None) -> None:
-    """Read every option once, those of libraries included, so that a wrong value is found before a service starts.
+def check(conf: cfg.ConfigOpts, files: Sequence[Path]) -> None:
+    """Check every option that files or the environment set, so that a wrong value is found before a service starts.
 
-    :param files: check only the options that are set in these files or in the environment.
+    Defaults are not read: most of the several hundred options have theirs, and overrides are checked when they are set.
+
     :raises ConfigurationError: a value is not one of its option; the error names the file, the section and the option.
     """
-    written = None if files is None else {(group, name) for _, group, names in unknown.written(files) for name in names}
+    written = {(group, name) for _, group, names in unknown.written(files) for name in names}
     for group, listed in unknown.registered(conf):
         for option in listed:
+            names = unknown.names_of(group, option)
             # The library reads such variables.
-            in_environment = f"OS_{group.upper()}__{option.dest.upper()}" in os.environ
-            if written is None or in_environment or (group, option.dest) in written:
+            if not written.isdisjoint(names) or any(
+                f"OS_{section.upper()}__{name.upper()}" in os.environ for section, name in names
+            ):
                 checked(conf, group, option)
 
 

@@ -97,10 +97,15 @@ def _names(conf: cfg.ConfigOpts) -> dict[str, set[str]]:
     known: dict[str, set[str]] = {"DEFAULT": set()}
     for group, options in registered(conf):
         for option in options:
-            known.setdefault(group, set()).add(option.dest)
-            for former in option.deprecated_opts:
-                known.setdefault(former.group or group, set()).add(former.name or option.name)
+            for section, name in names_of(group, option):
+                known.setdefault(section, set()).add(name)
     return known
+
+
+def names_of(group: str, option: cfg.Opt) -> list[tuple[str, str]]:
+    """Return the sections and names under which a file can set an option, the deprecated ones included."""
+    former = [(each.group or group, each.name or option.name) for each in option.deprecated_opts]
+    return [(group, option.dest), *former]
 
 
 def registered(conf: cfg.ConfigOpts) -> Iterator[tuple[str, list[cfg.Opt]]]:

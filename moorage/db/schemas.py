@@ -1,5 +1,6 @@
 """The schemas and their migrations: one Alembic branch for each; several schemas may share a database."""
 
+import functools
 import logging
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from moorage.db.engine import WRITING
 
 if TYPE_CHECKING:
     from alembic.config import Config
+    from alembic.script import ScriptDirectory
 
 LOG = logging.getLogger(__name__)
 
@@ -124,7 +126,7 @@ class Schema:
         """
         from alembic import command
 
-        config = self._config()
+        config = _config(self.versions)
         with database.engine.connect() as connection, _alone(connection, self) as found:
             if found is None or found in self._known_revisions():
                 config.attributes["connection"] = connection
@@ -168,9 +170,7 @@ class Schema:
 
     def head(self) -> str | None:
         """Return the newest revision that this version contains."""
-        from alembic.script import ScriptDirectory
-
-        return ScriptDirectory.from_config(self._config()).get_current_head()
+        return scripts_in(self.versions).get_current_head()
 
     def check(self, database: Database) -> str:
         """Check that this version works on the tables; return their revision.
@@ -201,18 +201,7 @@ class Schema:
         return oldest
 
     def _known_revisions(self) -> frozenset[str]:
-        from alembic.script import ScriptDirectory
-
-        return frozenset(script.revision for script in ScriptDirectory.from_config(self._config()).walk_revisions())
-
-    def _config(self) -> "Config":
-        from alembic.config import Config
-
-        config = Config()
-        config.set_main_option("script_location", str(resources.files("moorage.db.migrations")))
-        config.set_main_option("version_locations", str(resources.files(self.versions)))
-        config.set_main_option("path_separator", "newline")
-        return config
+        return frozenset(script.revision for script in scripts_in(self.versions).walk_revisions())
 
 
 class SchemaProbe:
@@ -266,6 +255,24 @@ def _alone(connection: Connection, schema: Schema) -> Iterator[str | None]:
     finally:
         # The server releases the lock when the connection ends, for whatever reason.
         connection.invalidate()
+
+
+@functools.cache
+def scripts_in(versions: str) -> "ScriptDirectory":
+    """Return the migrations in a package; reading their files takes as long as the rest of a check of the tables."""
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory.from_config(_config(versions))
+
+
+def _config(versions: str) -> "Config":
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(resources.files("moorage.db.migrations")))
+    config.set_main_option("version_locations", str(resources.files(versions)))
+    config.set_main_option("path_separator", "newline")
+    return config
 
 
 def _fault(state: tenacity.RetryCallState) -> BaseException | None:

@@ -7,12 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from alembic.script import ScriptDirectory
 from support.databases.interrupted_upgrade import migrate_killed_at_each_statement, structure
 
 from harness.servers import MariaDBServer
 from moorage.db.database import Database
-from moorage.db.schemas import known_schemas
+from moorage.db.schemas import known_schemas, scripts_in
 
 Make = Callable[[str], Database]
 #: The number of init containers that a rolling update starts together.
@@ -57,7 +56,7 @@ def test_an_upgrade_killed_at_each_statement_ends_like_an_undisturbed_one(make: 
     undisturbed, interrupted = make("undisturbed"), make("interrupted")
     before = structure(undisturbed)
     # One revision after the other, up to the newest: each upgrade starts on the tables that the interrupted one left.
-    for script in reversed(list(ScriptDirectory.from_config(schema._config()).walk_revisions())):
+    for script in reversed(list(scripts_in(schema.versions).walk_revisions())):
         schema.migrate(undisturbed, script.revision)
         statements = migrate_killed_at_each_statement(schema, interrupted, script.revision)
 

@@ -228,6 +228,11 @@ def test_deprecated_names_of_options_are_accepted(tmp_path: Path) -> None:
     assert from_text(tmp_path, "[DEFAULT]\nrpc_response_timeout = 3\nlogdir = /tmp\n").log_dir == "/tmp"
 
 
+def test_a_wrong_value_under_a_deprecated_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigurationError, match=r"\[DEFAULT\] executor_thread_pool_size.* is not valid"):
+        from_text(tmp_path, "[DEFAULT]\nrpc_thread_pool_size = many\n")
+
+
 def test_a_missing_database_option_without_a_file_is_reported_with_what_to_do() -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
         Database.configured(options.new())
