@@ -91,7 +91,7 @@ def log_handlers_of_this_test() -> Iterator[None]:
 def mariadb() -> Iterator[MariaDBServer]:
     """One MariaDB for the whole session; a test that stops or kills it must start it again."""
     # Written to the file at each commit, synced once a second: this survives a SIGKILL, and is fast on slow disks.
-    yield from private_servers.run(lambda: MariaDBServer("innodb_flush_log_at_trx_commit=2"))
+    yield from private_servers.run(lambda: MariaDBServer("innodb_flush_log_at_trx_commit=2"), in_memory=True)
 
 
 @pytest.fixture(scope="session")
@@ -103,13 +103,15 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 @pytest.fixture(scope="session")
 def mariadb_over_tls(tls: Tls) -> Iterator[MariaDBServer]:
     """A second MariaDB that offers TLS: each connection then uses TLS, and takes six times as long to open."""
-    yield from private_servers.run(lambda: MariaDBServer("innodb_flush_log_at_trx_commit=2", *tls.mariadb_options))
+    yield from private_servers.run(
+        lambda: MariaDBServer("innodb_flush_log_at_trx_commit=2", *tls.mariadb_options), in_memory=True
+    )
 
 
 @pytest.fixture(scope="session")
 def rabbitmq(tls: Tls) -> Iterator[RabbitMQServer]:
     """One RabbitMQ for the whole session; a test that stops or kills it must start it again."""
-    yield from private_servers.run(lambda: RabbitMQServer(*tls.rabbitmq_settings))
+    yield from private_servers.run(lambda: RabbitMQServer(*tls.rabbitmq_settings), in_memory=True)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from harness import memory_folders
 from harness.cloud import _empty_schemas
 from harness.simulation.cloud import SimulatedCloud
 from harness.simulation.history import Outcome, in_words, run_story, start_cloud
@@ -31,10 +32,6 @@ from harness.simulation.story import Story, draw
 _LONGEST = 100
 #: The number of histories that this process runs first. After only one, each later history would compile 34 statements.
 _WARM_UPS = 3
-#: The folder for the files of a cloud in memory, if the machine has one.
-_IN_MEMORY = "/dev/shm"  # noqa: S108
-#: The prefix of folder names; the id of the process that made the folder follows.
-_PREFIX = "moorage-simulation-"
 #: The option of prctl(2) that sets the signal which a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
 
@@ -42,10 +39,10 @@ _PR_SET_PDEATHSIG = 1
 def prepare() -> None:
     """Do once what otherwise each history would do: import all modules, and compile the statements."""
     logging.disable(logging.CRITICAL)
-    if os.access(_IN_MEMORY, os.W_OK):
-        tempfile.tempdir = _IN_MEMORY
-    remove_left_folders(Path(tempfile.gettempdir()))
-    with tempfile.TemporaryDirectory(prefix=_prefix()) as folder:
+    if place := memory_folders.place():
+        tempfile.tempdir = str(place)
+    memory_folders.remove_left(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=memory_folders.prefix()) as folder:
         former, tempfile.tempdir = tempfile.tempdir, folder
         try:
             _empty_schemas()  # made once a process
@@ -62,33 +59,6 @@ def prepare() -> None:
 
 def _warm_up(seed: str) -> Outcome:
     return _outcome(lambda: run_story(draw(seed), start_cloud(seed)))
-
-
-def new_folder() -> str:
-    """Create a folder for files of a cloud; return its path."""
-    return tempfile.mkdtemp(prefix=_prefix())
-
-
-def remove_left_folders(among: Path) -> None:
-    """Remove the folders of runs that were killed, whose process no longer exists."""
-    for folder in among.glob(f"{_PREFIX}*-*"):
-        process = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if process.isdecimal() and not _is_there(int(process)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _prefix() -> str:
-    return f"{_PREFIX}{os.getpid()}-"
-
-
-def _is_there(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # it belongs to another user
-    return True
 
 
 def outcomes(stories: Iterable[Story], at_once: int = 1) -> Iterator[tuple[Story, Outcome]]:
@@ -124,7 +94,7 @@ class Starter:
     _all: "set[Starter]" = set()  # noqa: RUF012 - of this process
 
     def __init__(self, seed: str) -> None:
-        self._folder = new_folder()
+        self._folder = memory_folders.new()
         (its_stories, self._stories), (self._outcomes, its_outcomes) = _pipe(), _pipe()
         self._process = _forked(lambda: self._serve(seed, its_stories, its_outcomes))
         its_stories.close()
@@ -191,7 +161,7 @@ class Starter:
 
 def _in_a_fork(story: Story, started: SimulatedCloud) -> Outcome:
     """Run a story in its own process, on a copy of the files of a started cloud."""
-    copy = new_folder()
+    copy = memory_folders.new()
     read, write = _pipe()
 
     def run() -> None:

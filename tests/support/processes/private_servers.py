@@ -7,18 +7,32 @@ from typing import NoReturn, TypeVar
 
 import pytest
 
+from harness import memory_folders
 from harness.galera import GaleraCluster
 from harness.rabbitmq_cluster import RabbitMQCluster
-from harness.servers import MariaDBServer, RabbitMQServer, ServersMissing
+from harness.servers import MariaDBServer, RabbitMQServer, ServerProcess, ServersMissing
 
 _INSTALLED_BY = "(.ci/install-servers does it)"
+
+#: Bytes that must be free for the files of the servers of all test processes.
+_ROOM = 6 * 2**30
 
 S = TypeVar("S", MariaDBServer, RabbitMQServer, GaleraCluster, RabbitMQCluster)
 
 
-def run(server: Callable[[], S]) -> Iterator[S]:
-    """Run a server as long as its fixture lives; if its program is missing, skip the test, or fail it if CI=true."""
+def run(server: Callable[[], S], *, in_memory: bool = False) -> Iterator[S]:
+    """Run a server as long as its fixture lives; if its program is missing, skip the test, or fail it if CI=true.
+
+    :param in_memory: keep the files of a single server in memory, if there is enough of it. A database syncs each
+        table that it creates or drops to the disk.
+    """
     private = server()
+    place = memory_folders.place(_ROOM) if in_memory else None
+    if place is not None and isinstance(private, ServerProcess):
+        memory_folders.remove_left(place)
+        private.tmp_rootdir = folder = memory_folders.new(place)
+    else:
+        folder = None
     try:
         try:
             private.start()
@@ -27,6 +41,8 @@ def run(server: Callable[[], S]) -> Iterator[S]:
         yield private
     finally:
         private.close()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def program(name: str, package: str) -> str:
