@@ -4,7 +4,8 @@ Schedulers follow the feed to keep their views up to date. Every change of data 
 row. So a follower needs only the ids and ``seq`` of all rows to find those that it has missed.
 """
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Table, bindparam, func, select
@@ -17,9 +18,14 @@ from moorage.service.pruning import in_parts
 from placement_store.db import bulk
 from placement_store.schema import changes, consumers, host_aggregates, hosts, resource_providers
 
-#: Seconds for which a reader waits for a missing number of the feed. Numbers are assigned at the very end of a
-#: transaction, so a writer commits within milliseconds; the number of a writer that rolled back never appears.
+#: Seconds for which a reader waits for a missing number of the feed once it has read a later one. Numbers are assigned
+#: at the very end of a transaction, so few transactions commit in another order than that of their numbers, and then
+#: within milliseconds; the number of a transaction that rolled back never appears.
 SETTLED_AFTER = 0.25
+
+#: Seconds after which no missing number before a change is waited for, even by a reader that reads the change for the
+#: first time. A server whose disk is slow may hold back all commits for seconds. Arbitrary.
+LONGEST_COMMIT = 10.0
 
 #: The most rows that are read at once: a scheduler may have been down for as long as the feed is kept.
 READ_AT_ONCE = 10_000
@@ -61,48 +67,100 @@ class Changes(NamedTuple):
     #: The present ``seq`` of each changed provider by id; null if it is deleted.
     provider_seqs: dict[int, int | None]
     host_ids: set[int]
+    #: When the reader has first read each change before which numbers are missing that it waits for, by its number.
+    gaps: dict[int, float]
     #: The store has been restored: every number and every ``seq`` that was read before is invalid.
     is_another_history: bool = False
     #: Changes that came after it may have been pruned, and are missing here: only a comparison finds them.
     is_pruned: bool = False
 
 
-def changes_since(connection: Connection, last_id: int) -> Changes:
+class _Progress:
+    """How far a reading of the feed has come; if it waits for missing numbers, the next reading begins before them.
+
+    :param gaps: those of the reader's last reading.
+    :param clock: returns the seconds by which the reader measures how long it has waited.
+    """
+
+    def __init__(self, last_id: int, gaps: Mapping[int, float], clock: Callable[[], float]) -> None:
+        self.go_on_from = self._previous = last_id
+        self.gaps: dict[int, float] = {}
+        self._known, self._clock, self._began = gaps, clock, clock()
+        self._pruned = set(gaps)
+
+    @property
+    def is_pruned(self) -> bool:
+        """Return whether a change is missing that an earlier reading has found; those after it may be missing, too."""
+        return bool(self._pruned)
+
+    def add(self, number: int, age: float, *, begins_history: bool) -> None:
+        """Take the next change that was read."""
+        self._pruned.discard(number)
+        if begins_history:
+            self.gaps = {}
+        # A change whose time is far in the future was recorded before the clock was set back: it is settled.
+        elif number > self._previous + 1 and -CLOCK_SET_BACK < age < LONGEST_COMMIT:
+            # All commits may have been held back for seconds. So what counts is not how old the change is, but for how
+            # long this reader has known it without the numbers before it.
+            first_read = self._known.get(number, self._clock())
+            if self._began - first_read < SETTLED_AFTER:
+                self.gaps[number] = first_read
+        if not self.gaps:
+            self.go_on_from = number
+        self._previous = number
+
+
+def changes_since(
+    connection: Connection,
+    last_id: int,
+    gaps: Mapping[int, float] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Changes:
     """Return the providers and hosts changed since the number ``last_id``, and the number to continue from.
 
-    A change may be returned twice. A change is missed if its transaction took longer than :data:`SETTLED_AFTER` from
-    its number to its commit: only the comparison of all (id, ``seq``) makes a cache correct, see :func:`differing_ids`.
+    A change may be returned twice. A change is missed if its transaction commits more than :data:`SETTLED_AFTER` after
+    one with a later number: only the comparison of all (id, ``seq``) makes a cache correct, see :func:`differing_ids`.
+
+    :param gaps: those of the reader's last reading; None if this is the first.
+    :param clock: see :class:`_Progress`.
     """
+    progress = _Progress(last_id, gaps or {}, clock)
     # The row of the last change that the reader knows is read again: as long as it is there, none after it is pruned.
     rows = connection.execute(_SINCE, {"first_id": last_id}).all()
     if not rows and 0 < (last := newest(connection)) < last_id:
         # Numbers only grow, and the newest is never pruned: the store has been replaced by an older one.
-        return Changes(last, {}, set(), is_another_history=True)
+        return Changes(last, {}, set(), {}, is_another_history=True)
     is_pruned = last_id > 0 and (not rows or rows[0].id > last_id + 1)
     # The row that begins a history may be pruned, too.
     is_another = is_pruned and bool(rows) and rows[0].id - last_id > _LEAP // 2
-    go_on_from, has_gap = last_id, False
     provider_seqs: dict[int, int | None] = {}
     host_ids: set[int] = set()
     while rows:
         for row in rows:
             if row.id == last_id:
                 continue
-            # A row whose time is far in the future was written before the clock was set back: it is settled.
-            is_fresh = -CLOCK_SET_BACK < row.age < SETTLED_AFTER
-            has_gap = has_gap or (row.id > go_on_from + 1 and is_fresh)
-            if not has_gap:
-                go_on_from = row.id
+            begins_history = row.resource_provider_id is None and row.host_id is None
+            progress.add(row.id, row.age, begins_history=begins_history)
+            is_another = is_another or begins_history
             if row.resource_provider_id is not None:
                 provider_seqs[row.resource_provider_id] = row.seq
             elif row.host_id is not None:
                 host_ids.add(row.host_id)
-            else:
-                is_another = True
         if len(rows) < READ_AT_ONCE:
             break
         rows = connection.execute(_SINCE, {"first_id": rows[-1].id + 1}).all()
-    return Changes(go_on_from, provider_seqs, host_ids, is_another, is_pruned)
+    is_pruned = is_pruned or progress.is_pruned
+    return Changes(progress.go_on_from, provider_seqs, host_ids, progress.gaps, is_another, is_pruned)
+
+
+def recent_changes(connection: Connection, clock: Callable[[], float]) -> Changes:
+    """Return the changes of the last seconds, for a reader that then reads all rows.
+
+    It must not continue from the newest number: transactions with earlier numbers may not have committed yet.
+    """
+    old = select(changes.c.id).where(changes.c.created_at < now() - LONGEST_COMMIT)
+    newest_old = by_index(old, changes, "ix_changes_created_at").order_by(changes.c.created_at.desc()).limit(1)
+    return changes_since(connection, connection.scalar(newest_old) or 0, clock=clock)
 
 
 _NUMBERS = (

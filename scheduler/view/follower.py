@@ -7,7 +7,7 @@ that began after a thread asked for one is good enough for that thread.
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from sqlalchemy import Connection
 
@@ -50,7 +50,9 @@ class Follower:
         self._names = names
         self._host_cache = host_cache
         self._clock = clock
+        # The number of the feed to continue from, and the missing numbers that are waited for.
         self._last_change = 0
+        self._gaps: Mapping[int, float] = {}
         # One read at a time: an older read must not overwrite a newer one in the cache.
         self._lock = BoundedLock(_not_read, patience)
         #: When the last read of the feed, the last read that found all changes, and the last comparison began.
@@ -133,7 +135,7 @@ class Follower:
 
     def _read_feed(self, connection: Connection) -> None:
         expected = self._host_cache.expected()
-        found = change_feed.changes_since(connection, self._last_change)
+        found = self._unread(connection)
         if found.is_another_history:
             self._read_everything(connection)
             return
@@ -145,7 +147,13 @@ class Follower:
         unseen = self._host_cache.provisional_ids() - found.provider_seqs.keys()
         seqs = {**dict.fromkeys(unseen), **found.provider_seqs, **change_feed.seq_of(connection, unseen)}
         self._reread(connection, self._host_cache.settle(expected, seqs), found.host_ids)
-        self._last_change = found.go_on_from
+        self._go_on_from(found)
+
+    def _unread(self, connection: Connection) -> change_feed.Changes:
+        return change_feed.changes_since(connection, self._last_change, self._gaps, self._clock)
+
+    def _go_on_from(self, found: change_feed.Changes) -> None:
+        self._last_change, self._gaps = found.go_on_from, found.gaps
 
     def _read_feed_and_check(self, connection: Connection) -> bool:
         """Read the feed, and return whether the cache then has the rows of the store, by their sums.
@@ -161,7 +169,7 @@ class Follower:
         LOG.warning("The store was restored: everything is read again")
         self._names.forget_numbers()
         # Read the position in the feed before everything else: a change during the other reads is read again later.
-        newest = change_feed.newest(connection)
+        recent = change_feed.recent_changes(connection, self._clock)
         known_providers, known_hosts = self._host_cache.provider_seqs().keys(), self._host_cache.host_seqs().keys()
         found_providers = self._read_providers(connection, change_feed.seq_by_id(connection, resource_providers).keys())
         self._host_cache.update(
@@ -172,30 +180,31 @@ class Follower:
             gone_providers=list(known_providers),
             instances=placed.instances_on(connection, {provider.root_id for provider in found_providers}),
         )
-        self._last_change = newest
+        self._go_on_from(recent)
 
     def _compare(self, connection: Connection) -> None:
         # Do not test `_last_change`: it is also 0 if the whole feed has been pruned.
         is_first = self._compared == float("-inf")
-        unread = None if is_first else change_feed.changes_since(connection, self._last_change)
+        unread = None if is_first else self._unread(connection)
         if unread is not None and unread.is_another_history:
             self._read_everything(connection)
             return
         # Read the position before everything else: later changes come after it in the feed.
-        newest = change_feed.newest(connection)
+        known = unread if unread is not None and not unread.is_pruned else None
+        position = known or change_feed.recent_changes(connection, self._clock)
         provisional = self._host_cache.provisional_ids()
         provider_ids = change_feed.differing_ids(connection, resource_providers, self._host_cache.provider_seqs())
         host_ids = change_feed.differing_ids(connection, hosts_table, self._host_cache.host_seqs())
-        if unread is not None and not unread.is_pruned:
+        if known is not None:
             self._note_drift(connection, provider_ids - provisional, host_ids)
         self._reread(connection, provider_ids | provisional, host_ids)
-        self._last_change = newest
+        self._go_on_from(position)
 
     def _note_drift(self, connection: Connection, provider_ids: Collection[int], host_ids: Collection[int]) -> None:
         """Count the differing rows that the feed has not contained until now."""
         if not provider_ids and not host_ids:
             return
-        found = change_feed.changes_since(connection, self._last_change)
+        found = self._unread(connection)
         drifted = len(set(provider_ids) - found.provider_seqs.keys()) + len(set(host_ids) - found.host_ids)
         metrics.VIEW_DRIFT.inc(drifted)
         if drifted:

@@ -7,7 +7,9 @@ from support.placement_store.builders import CallBetween
 from support.scheduler.builders import select
 from support.scheduler.rig import OneScheduler, Rig, node_uuid
 
-from placement_store.schema import hosts
+from moorage.db.columns import now
+from placement_store.db import change_feed
+from placement_store.schema import changes, hosts
 
 #: What the statement that reads the `seq` of all providers begins with.
 EVERY_SEQ = "SELECT resource_providers.id, resource_providers.seq"
@@ -50,6 +52,27 @@ def test_what_the_feed_has_missed_is_found(rig: Rig, change: Callable[[Rig], obj
     assert caught_up(scheduler)
 
     assert scheduler.drifted() == ()
+
+
+@pytest.mark.parametrize("first", ["follow", "compare", "start"])
+def test_a_change_that_is_committed_after_one_with_a_later_number_is_not_missed(rig: Rig, first: str) -> None:
+    scheduler = rig.scheduler()
+    # Given a disk that holds back all commits for two seconds, and of two transactions the later one commits first
+    newest = rig.database.read(change_feed.newest)
+    later = changes.insert().values(id=newest + 2, host_id=1, created_at=now() - 2)
+    rig.database.write(lambda connection: connection.execute(later))
+    if first == "start":
+        scheduler = rig.scheduler()
+    else:
+        getattr(scheduler, first)()
+
+    # When the earlier one commits
+    rig.take(1, vcpus=4)
+    its_number = changes.update().where(changes.c.id > newest + 2).values(id=newest + 1)
+    assert rig.database.write(lambda connection: connection.execute(its_number).rowcount) == 1
+
+    scheduler.follow()
+    assert scheduler.used(1) == 4
 
 
 def test_if_the_feed_has_missed_nothing_its_changes_are_enough(rig: Rig) -> None:

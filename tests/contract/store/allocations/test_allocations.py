@@ -1,5 +1,6 @@
 """Test raw writes of allocations: consumer generations, capacity and unit rules, and the rows that a write changes."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -335,6 +336,7 @@ def test_every_write_records_the_changed_providers_in_the_change_feed(store: Sto
         last,
         {},
         set(),
+        {},
         False,
         False,
     )
@@ -357,6 +359,25 @@ def test_the_change_feed_waits_for_a_missing_number_until_it_is_old(store: Store
         connection.exec_driver_sql("UPDATE changes SET created_at = created_at - 10")
     go_on_from, found, *_ = store.database.read(lambda connection: change_feed.changes_since(connection, go_on_from))
     assert (go_on_from, set(found)) == (last, {3})
+
+
+@pytest.mark.backends("sqlite", "mariadb")
+def test_a_reader_waits_for_a_missing_number_from_when_it_has_first_read_a_later_one(store: Store) -> None:
+    store.database.write(lambda connection: change_feed.record(connection, provider_ids=[1, 2, 3]))
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql("DELETE FROM changes WHERE resource_provider_id = 2")
+        connection.exec_driver_sql("UPDATE changes SET created_at = created_at - 2")
+    last = store.database.read(change_feed.newest)
+
+    gaps: dict[int, float] = {}
+    positions = []
+    for seconds in (100.0, 100.2, 100.3):
+        clock = partial(float, seconds)
+        found = store.database.read(partial(change_feed.changes_since, last_id=last - 3, gaps=gaps, clock=clock))
+        positions.append(found.go_on_from - last)
+        gaps = found.gaps
+
+    assert positions == [-2, -2, 0]
 
 
 @pytest.mark.backends("sqlite", "mariadb")
