@@ -86,20 +86,14 @@ class _Progress:
         self.go_on_from = self._previous = last_id
         self.gaps: dict[int, float] = {}
         self._known, self._clock, self._began = gaps, clock, clock()
-        self._pruned = set(gaps)
-
-    @property
-    def is_pruned(self) -> bool:
-        """Return whether a change is missing that an earlier reading has found; those after it may be missing, too."""
-        return bool(self._pruned)
 
     def add(self, number: int, age: float, *, begins_history: bool) -> None:
         """Take the next change that was read."""
-        self._pruned.discard(number)
         if begins_history:
             self.gaps = {}
         # A change whose time is far in the future was recorded before the clock was set back: it is settled.
-        elif number > self._previous + 1 and -CLOCK_SET_BACK < age < LONGEST_COMMIT:
+        # Nor is a number waited for that is missing before the first change of all: a feed rarely begins at 1.
+        elif 0 < self._previous < number - 1 and -CLOCK_SET_BACK < age < LONGEST_COMMIT:
             # All commits may have been held back for seconds. So what counts is not how old the change is, but for how
             # long this reader has known it without the numbers before it.
             first_read = self._known.get(number, self._clock())
@@ -149,7 +143,6 @@ def changes_since(
         if len(rows) < READ_AT_ONCE:
             break
         rows = connection.execute(_SINCE, {"first_id": rows[-1].id + 1}).all()
-    is_pruned = is_pruned or progress.is_pruned
     return Changes(progress.go_on_from, provider_seqs, host_ids, progress.gaps, is_another, is_pruned)
 
 
