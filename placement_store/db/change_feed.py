@@ -78,8 +78,7 @@ class Changes(NamedTuple):
 class _Progress:
     """How far a reading of the feed has come; if it waits for missing numbers, the next reading begins before them.
 
-    :param gaps: those of the reader's last reading.
-    :param clock: returns the seconds by which the reader measures how long it has waited.
+    For the parameters see :func:`changes_since`.
     """
 
     def __init__(self, last_id: int, gaps: Mapping[int, float], clock: Callable[[], float]) -> None:
@@ -116,7 +115,7 @@ def changes_since(
     one with a later number: only the comparison of all (id, ``seq``) makes a cache correct, see :func:`differing_ids`.
 
     :param gaps: those of the reader's last reading; None if this is the first.
-    :param clock: see :class:`_Progress`.
+    :param clock: returns the seconds by which the reader measures how long it has waited.
     """
     progress = _Progress(last_id, gaps or {}, clock)
     # The row of the last change that the reader knows is read again: as long as it is there, none after it is pruned.

@@ -26,13 +26,11 @@ def run(server: Callable[[], S], *, in_memory: bool = False) -> Iterator[S]:
     :param in_memory: keep the files of a single server in memory, if there is enough of it. A database syncs each
         table that it creates or drops to the disk.
     """
-    private = server()
+    private, folder = server(), None
     place = memory_folders.place(_ROOM) if in_memory else None
     if place is not None and isinstance(private, ServerProcess):
         memory_folders.remove_left(place)
         private.tmp_rootdir = folder = memory_folders.new(place)
-    else:
-        folder = None
     try:
         try:
             private.start()

@@ -342,13 +342,18 @@ def test_every_write_records_the_changed_providers_in_the_change_feed(store: Sto
     )
 
 
-@pytest.mark.backends("sqlite", "mariadb")
-def test_the_change_feed_waits_for_a_missing_number_until_it_is_old(store: Store) -> None:
-    # Given three changes, of which the second is not visible yet
+def record_without_the_second(store: Store, seconds_ago: int = 0) -> int:
+    """Record three changes, of which the second is not visible yet; return the number of the last one."""
     store.database.write(lambda connection: change_feed.record(connection, provider_ids=[1, 2, 3]))
     with store.database.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("DELETE FROM changes WHERE resource_provider_id = 2")
-    last = store.database.read(change_feed.newest)
+        connection.exec_driver_sql(f"UPDATE changes SET created_at = created_at - ({seconds_ago})")
+    return store.database.read(change_feed.newest)
+
+
+@pytest.mark.backends("sqlite", "mariadb")
+def test_the_change_feed_waits_for_a_missing_number_until_it_is_old(store: Store) -> None:
+    last = record_without_the_second(store)
 
     # When the feed is read, then it returns the third change, and will return it again
     go_on_from, found, *_ = store.database.read(lambda connection: change_feed.changes_since(connection, last - 3))
@@ -363,11 +368,7 @@ def test_the_change_feed_waits_for_a_missing_number_until_it_is_old(store: Store
 
 @pytest.mark.backends("sqlite", "mariadb")
 def test_a_reader_waits_for_a_missing_number_from_when_it_has_first_read_a_later_one(store: Store) -> None:
-    store.database.write(lambda connection: change_feed.record(connection, provider_ids=[1, 2, 3]))
-    with store.database.engine.connect() as connection, connection.begin():
-        connection.exec_driver_sql("DELETE FROM changes WHERE resource_provider_id = 2")
-        connection.exec_driver_sql("UPDATE changes SET created_at = created_at - 2")
-    last = store.database.read(change_feed.newest)
+    last = record_without_the_second(store, seconds_ago=2)
 
     gaps: dict[int, float] = {}
     positions = []
@@ -382,11 +383,7 @@ def test_a_reader_waits_for_a_missing_number_from_when_it_has_first_read_a_later
 
 @pytest.mark.backends("sqlite", "mariadb")
 def test_the_change_feed_does_not_wait_for_a_number_missing_since_before_the_clock_was_set_back(store: Store) -> None:
-    store.database.write(lambda connection: change_feed.record(connection, provider_ids=[1, 2, 3]))
-    with store.database.engine.connect() as connection, connection.begin():
-        connection.exec_driver_sql("DELETE FROM changes WHERE resource_provider_id = 2")
-        connection.exec_driver_sql("UPDATE changes SET created_at = created_at + 3600")
-    last = store.database.read(change_feed.newest)
+    last = record_without_the_second(store, seconds_ago=-3600)
 
     go_on_from, found, *_ = store.database.read(lambda connection: change_feed.changes_since(connection, last - 3))
 
