@@ -123,7 +123,7 @@ _SETTINGS: Settings = {
         "housekeeping_interval": 30.0,
     },
     "compute": {"report_interval": 5.0, "workers": 4},
-    "scheduler": {"view_compare_interval": 60.0},
+    "scheduler": {"view_compare_interval": 5.0},
     "placement": {"reconcile_interval": 20.0, "reconcile_after": 40.0},
     "fake_driver": {
         "vcpus": WHOLE["VCPU"],

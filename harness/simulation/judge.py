@@ -15,7 +15,7 @@ from harness.simulation.commit_checks import CommitChecks
 from harness.simulation.machine import store
 from harness.simulation.machine.kernel import KERNEL
 from harness.simulation.story import ALL_HOSTS
-from moorage import errors, ids
+from moorage import errors, ids, metrics
 from moorage.cli.audit.findings import Finding
 from moorage.messages import (
     AuditStore,
@@ -48,6 +48,7 @@ class Judge:
             guests = store.place(str(cloud.folder / f"agent-{cell}.guests"))
             self._file.execute(f"ATTACH 'file:{guests}?mode=ro' AS {cell}")
         self.checks = CommitChecks(cloud, callers, self._file)
+        self._drifted = _drifted()
 
     def check(self) -> None:
         """Raise the first finding so far, if any.
@@ -136,7 +137,13 @@ class Judge:
         if findings := [*self._findings(), *self._callers.zones.missing_providers()]:
             raise Broken(f"promise 3: an audit finds {findings}")
         self._probe()
+        self._check_views()
         self.check()
+
+    def _check_views(self) -> None:
+        """Check that the change feed has brought schedulers all changes, so that no comparison had to find any."""
+        if (drifted := _drifted() - self._drifted) and not store.FAULTS.feed_numbers.were_late:
+            raise Broken(f"promise 8: comparisons have found {drifted:.0f} rows that the change feed had missed")
 
     def _findings(self) -> Iterator[Finding]:
         """Yield what an audit finds, except for what an operator has allowed."""
@@ -283,6 +290,11 @@ class Judge:
 
     def _ask(self, topic: str, message: Message[Any]) -> Any:
         return until_answered(lambda: self._cloud.client(topic, timeout=20.0).call(message))
+
+
+def _drifted() -> float:
+    """Return how many rows comparisons have found that the change feed had missed, in all schedulers."""
+    return metrics.REGISTRY.get_sample_value("moorage_view_drift_total") or 0.0
 
 
 def _fit_into_two(amounts: Sequence[int], size: int) -> bool:

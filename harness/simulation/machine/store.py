@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, cast
 
 from harness.simulation.machine import patches
+from harness.simulation.machine.feed_numbers import FeedNumbers
 from harness.simulation.machine.kernel import KERNEL
 
 #: The Julian day of the beginning of 1970.
@@ -32,6 +33,7 @@ class StoreFaults:
         #: The number of commits until one whose outcome the process does not learn, by process.
         self.lost_commits: dict[str, int] = {}
         self.committed: Committed | None = None
+        self.feed_numbers = FeedNumbers()
         self.connections: list[SimulatedConnection] = []
         #: The folder in which the databases were made, and the folder with their copies, which is used instead.
         self.moved: tuple[str, str] | None = None
@@ -48,7 +50,10 @@ class Cursor(sqlite3.Cursor):
         _statement(self, sql)
         if sql.startswith("PRAGMA") and "=" in sql:
             cast(SimulatedConnection, self.connection).settings.append(sql)
-        return super().execute(sql, parameters)
+        super().execute(sql, parameters)
+        if (since := FAULTS.feed_numbers.renumber(self, sql)) is not None:
+            cast(SimulatedConnection, self.connection).numbered = since
+        return self
 
     def executemany(self, sql: str, parameters: Any, /) -> Any:
         """Execute a statement several times, now or after other tasks have run."""
@@ -69,6 +74,8 @@ class SimulatedConnection(sqlite3.Connection):
         self._functions: list[tuple[Any, dict[str, Any]]] = []
         #: The tables that were written since the last commit.
         self.written: set[str] = set()
+        #: When the number of this transaction in the change feed was assigned, if that was before others committed.
+        self.numbered: float | None = None
         super().__init__(place(self.file), *args, **self._arguments[1])
         self.changed = 0
         # As in SQLite, the value is the same for all rows of a statement.
@@ -120,6 +127,9 @@ class SimulatedConnection(sqlite3.Connection):
         _point(self, "COMMIT")
         so_far = self.total_changes
         super().commit()
+        if self.numbered is not None:
+            FAULTS.feed_numbers.committed(self.numbered)
+            self.numbered = None
         if so_far != self.changed:
             self.changed = so_far
             if FAULTS.committed is not None:
@@ -129,6 +139,11 @@ class SimulatedConnection(sqlite3.Connection):
             if self._loses_answer():
                 raise _away("the answer to COMMIT is lost")
         _point(self, "committed")
+
+    def rollback(self) -> None:
+        """Roll back."""
+        self.numbered = None
+        super().rollback()
 
     def _loses_answer(self) -> bool:
         left = FAULTS.lost_commits.get(self.process, 0)
