@@ -112,17 +112,15 @@ class ActivePolicy:
         failure_counts: FailureCounts,
         watch: PluginWatchdog,
         put_in_force: Callable[[SchedulingPolicy], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._started_with = _values(conf)
         self._failure_counts = failure_counts
         self._watch = watch
         self._put_in_force = put_in_force
-        self._clock = clock
         self._reloading = threading.Lock()
         self._lock = threading.Lock()
         self._policy = policy
-        self._since = clock()
+        self._since = time.monotonic()
         self._refused: tuple[float, str] | None = None
         self._needs_restart: tuple[str, ...] = ()
 
@@ -153,7 +151,7 @@ class ActivePolicy:
             # Nothing can fail from here on: decisions and `show` get the new policy together.
             with self._lock:
                 self._put_in_force(policy)
-                self._policy, self._since, self._refused = policy, self._clock(), None
+                self._policy, self._since, self._refused = policy, time.monotonic(), None
                 self._needs_restart = needs_restart
         LOG.info("The configuration is reloaded: policy %s replaces %s", policy.described.fingerprint, before)
         if needs_restart:
@@ -164,7 +162,7 @@ class ActivePolicy:
     def show(self, message: ShowPolicy) -> PolicyState:  # noqa: ARG002
         """Answer :class:`~moorage.messages.ShowPolicy`."""
         with self._lock:
-            now, refused = self._clock(), self._refused
+            now, refused = time.monotonic(), self._refused
             return structs.replace(
                 self._policy.described,
                 age=now - self._since,
@@ -184,7 +182,7 @@ class ActivePolicy:
         reason = " ".join(reason.split())
         LOG.error("The reloaded configuration is refused, and policy %s stays in force: %s", stays, reason)
         with self._lock:
-            self._refused = self._clock(), reason
+            self._refused = time.monotonic(), reason
         return False
 
 

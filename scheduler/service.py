@@ -1,9 +1,7 @@
 """The scheduler as a service: what it serves on the bus, and its periodic tasks."""
 
 import logging
-from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 from oslo_config import cfg
@@ -44,20 +42,19 @@ class SchedulerService(ComposedService):
     """A scheduler; with ``[scheduler] serve_placement`` it serves the placement role too.
 
     :param name: its name among the servers of its topics.
-    :param reread: reads the configuration again; by default from the files that ``conf`` was read from.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, name: str, reread: Callable[[], cfg.ConfigOpts] | None = None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, name: str) -> None:
         super().__init__()
         self._conf = conf
         self._name = name
-        self._reread = reread or partial(options.new, files=[Path(file) for file in conf.config_file or ()])
         self._policies: ActivePolicy | None = None
 
     def reload(self) -> None:
         """Read the configuration again and put its policy in force, unless it is refused."""
         if self._policies:
-            self._policies.reload(self._reread)
+            files = [Path(file) for file in self._conf.config_file or ()]
+            self._policies.reload(lambda: options.new(files=files))
 
     def _open(self, opened: ExitStack) -> None:
         """Load the plug-ins, read all hosts, and begin to serve.

@@ -145,14 +145,14 @@ def changes_since(
     return Changes(progress.go_on_from, provider_seqs, host_ids, progress.gaps, is_another, is_pruned)
 
 
-def recent_changes(connection: Connection, clock: Callable[[], float]) -> Changes:
+def recent_changes(connection: Connection) -> Changes:
     """Return the changes of the last seconds, for a reader that then reads all rows.
 
     It must not continue from the newest number: transactions with earlier numbers may not have committed yet.
     """
     old = select(changes.c.id).where(changes.c.created_at < now() - LONGEST_COMMIT)
     newest_old = by_index(old, changes, "ix_changes_created_at").order_by(changes.c.created_at.desc()).limit(1)
-    return changes_since(connection, connection.scalar(newest_old) or 0, clock=clock)
+    return changes_since(connection, connection.scalar(newest_old) or 0)
 
 
 _NUMBERS = (

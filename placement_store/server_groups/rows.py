@@ -8,7 +8,7 @@ same root, the two count as one member. A residue is in no group, since its gues
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, exc, exists, func, select
@@ -215,17 +215,6 @@ class OccupiedRoot:
     forced_down: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
-    """Hold the root providers that the members of a server group are on."""
-
-    #: By the uuid of the root provider.
-    roots: Mapping[str, OccupiedRoot] = field(default_factory=dict)
-    #: Whether a member is on two roots whose hosts are not forced down: then it is being moved. Until the move has
-    #: ended, no other instance may join a group with the policy affinity.
-    moving: bool = False
-
-
 def placed(*columns: Any) -> Select[Any]:
     """Return the query of ``columns`` for all consumers that are on a root provider.
 
@@ -238,8 +227,10 @@ def placed(*columns: Any) -> Select[Any]:
     return select(*columns).select_from(source.outerjoin(hosts, hosts.c.compute_node_uuid == resource_providers.c.uuid))
 
 
-def occupancies(connection: Connection, besides: Mapping[str, Collection[str]]) -> dict[str, Occupancy]:
-    """Return the occupancy of groups by their uuid, read by one statement; empty for a group that does not exist.
+def occupancies(connection: Connection, besides: Mapping[str, Collection[str]]) -> dict[str, dict[str, OccupiedRoot]]:
+    """Return the root providers, by uuid, that members of groups are on, by the group's uuid; one statement reads them.
+
+    A group that does not exist has none.
 
     :param besides: for each group, the uuids of instances that are not counted, since they are about to be placed.
     """
@@ -261,17 +252,11 @@ _PLACED_IN_GROUPS = bulk.Lookup(
 )
 
 
-def _occupancy(placements: Sequence[Row[Any]]) -> Occupancy:
+def _occupancy(placements: Sequence[Row[Any]]) -> dict[str, OccupiedRoot]:
     members: dict[str, set[str]] = {}
     down: set[str] = set()
-    live: dict[str, set[str]] = {}
     for row in placements:
         members.setdefault(row.uuid, set()).add(row.member)
         if row.forced_down:
             down.add(row.uuid)
-        else:
-            live.setdefault(row.member, set()).add(row.uuid)
-    return Occupancy(
-        roots={uuid: OccupiedRoot(len(there), uuid in down) for uuid, there in members.items()},
-        moving=any(len(roots) > 1 for roots in live.values()),
-    )
+    return {uuid: OccupiedRoot(len(there), uuid in down) for uuid, there in members.items()}

@@ -70,7 +70,7 @@ def members_of_groups(connection: Connection, messages: Collection[SelectDestina
         for message in messages
         if (group := message.request_spec.server_group) is not None
     }
-    return {uuid: found.roots for uuid, found in groups.occupancies(connection, besides=named).items()}
+    return groups.occupancies(connection, besides=named)
 
 
 def read(

@@ -117,15 +117,9 @@ class PluginWatchdog:
     :param on_timeout: called with the name of each plug-in that has not returned, as ``filter rack``.
     """
 
-    def __init__(
-        self,
-        seconds: float,
-        on_timeout: Callable[[str], None] = lambda _plugin: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, seconds: float, on_timeout: Callable[[str], None] = lambda _plugin: None) -> None:
         self._seconds = seconds
         self._on_timeout = on_timeout
-        self._clock = clock
         self._lock = threading.Lock()
         #: The threads whose decisions were abandoned, by plug-in; some of them may have ended since.
         self._hanging: dict[str, list[threading.Thread]] = {}
@@ -179,7 +173,7 @@ class PluginWatchdog:
         if len(self._hanging_in(plugin)) >= _MAX_HANGING or self.is_left_out(plugin):
             raise self._slow(plugin)
         job = _LOCAL.job
-        began = self._clock()
+        began = time.monotonic()
         call = _PluginCall(plugin, began)
         if job is not None:
             job.call = call
@@ -191,7 +185,7 @@ class PluginWatchdog:
                 raise _Abandoned
             if job is not None:
                 job.call = None
-            self._record(plugin, self._clock() - (call.began or began))
+            self._record(plugin, time.monotonic() - (call.began or began))
 
     def is_left_out(self, plugin: str) -> bool:
         """Return whether the present decision runs again without this plug-in, which has not returned in time."""
@@ -204,12 +198,12 @@ class PluginWatchdog:
         if call is None or call.began is None:
             yield
             return
-        spent = self._clock() - call.began
+        spent = time.monotonic() - call.began
         call.began = None
         try:
             yield
         finally:
-            call.began = self._clock() - spent
+            call.began = time.monotonic() - spent
 
     def slow(self) -> dict[str, float]:
         """Return the longest call of each slow plug-in, in seconds."""
@@ -234,7 +228,7 @@ class PluginWatchdog:
         """Return the seconds that a call has left; the whole limit without a call, or while its clock is stopped."""
         began = call.began if call is not None else None
         # A call that begins during the wait is checked when this time is over.
-        return self._seconds if began is None else began + self._seconds - self._clock()
+        return self._seconds if began is None else began + self._seconds - time.monotonic()
 
     def _slow(self, plugin: str) -> errors.SlowPlugin:
         kind, _, name = plugin.rpartition(" ")

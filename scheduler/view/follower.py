@@ -39,17 +39,11 @@ class Follower:
     """
 
     def __init__(
-        self,
-        database: Database,
-        names: ResourceClassNames,
-        host_cache: HostCache,
-        clock: Callable[[], float] = time.monotonic,
-        patience: float = LOCK_PATIENCE,
+        self, database: Database, names: ResourceClassNames, host_cache: HostCache, patience: float = LOCK_PATIENCE
     ) -> None:
         self._database = database
         self._names = names
         self._host_cache = host_cache
-        self._clock = clock
         # The number of the feed to continue from, and the missing numbers that are waited for.
         self._last_change = 0
         self._gaps: Mapping[int, float] = {}
@@ -60,11 +54,11 @@ class Follower:
 
     def now(self) -> float:
         """Return the time of the clock that ``begun_after`` refers to."""
-        return self._clock()
+        return time.monotonic()
 
     def age(self) -> float:
         """Return the seconds since the last read of the feed, or the last comparison, began; infinite before it."""
-        return self._clock() - self._followed
+        return time.monotonic() - self._followed
 
     def follow(self, begun_after: float) -> None:
         """Read the changes in the feed, unless a read that began at ``begun_after`` or later has done so.
@@ -99,7 +93,7 @@ class Follower:
         with self._lock.held():
             # Check again: the thread that had the lock may have begun late enough.
             if last() < begun_after:
-                read(self._clock())
+                read(time.monotonic())
 
     def _follow_since(self, begun: float) -> None:
         self._database.read(self._read_feed)
@@ -150,7 +144,7 @@ class Follower:
         self._go_on_from(found)
 
     def _unread(self, connection: Connection) -> change_feed.Changes:
-        return change_feed.changes_since(connection, self._last_change, self._gaps, self._clock)
+        return change_feed.changes_since(connection, self._last_change, self._gaps)
 
     def _go_on_from(self, found: change_feed.Changes) -> None:
         self._last_change, self._gaps = found.go_on_from, found.gaps
@@ -169,7 +163,7 @@ class Follower:
         LOG.warning("The store was restored: everything is read again")
         self._names.forget_numbers()
         # Read the position in the feed before everything else: a change during the other reads is read again later.
-        recent = change_feed.recent_changes(connection, self._clock)
+        recent = change_feed.recent_changes(connection)
         known_providers, known_hosts = self._host_cache.provider_seqs().keys(), self._host_cache.host_seqs().keys()
         found_providers = self._read_providers(connection, change_feed.seq_by_id(connection, resource_providers).keys())
         self._host_cache.update(
@@ -191,7 +185,7 @@ class Follower:
             return
         # Read the position before everything else: later changes come after it in the feed.
         known = unread if unread is not None and not unread.is_pruned else None
-        position = known or change_feed.recent_changes(connection, self._clock)
+        position = known or change_feed.recent_changes(connection)
         provisional = self._host_cache.provisional_ids()
         provider_ids = change_feed.differing_ids(connection, resource_providers, self._host_cache.provider_seqs())
         host_ids = change_feed.differing_ids(connection, hosts_table, self._host_cache.host_seqs())

@@ -8,7 +8,7 @@ after another is placed.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,13 +45,7 @@ class InstanceCounter:
     """
 
     def __init__(
-        self,
-        funnel: Funnel,
-        view: Snapshot,
-        request: RequestSpec,
-        feasible: BoolArray,
-        seconds: float,
-        clock: Callable[[], float] = time.monotonic,
+        self, funnel: Funnel, view: Snapshot, request: RequestSpec, feasible: BoolArray, seconds: float
     ) -> None:
         self._funnel = funnel
         self._view = view
@@ -59,8 +53,7 @@ class InstanceCounter:
         self._wanted = request.resource_request
         self._candidate_filters = CandidateFilters(funnel, request)
         self._feasible = feasible
-        self._clock = clock
-        self._deadline = clock() + seconds
+        self._deadline = time.monotonic() + seconds
         self._budget = SearchBudget(seconds=seconds)
         self._timed_out = False
         self._totals = self._wanted.totals()
@@ -109,7 +102,7 @@ class InstanceCounter:
 
     def _is_timed_out(self) -> bool:
         # Once the time is over, this stays true: the result must be reported as a minimum.
-        self._timed_out = self._timed_out or self._clock() > self._deadline
+        self._timed_out = self._timed_out or time.monotonic() > self._deadline
         return self._timed_out
 
     # --- At most, by the columns and the filters ----------------------------------------------------------------------

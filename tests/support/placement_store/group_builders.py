@@ -12,7 +12,7 @@ from placement_store.claims import begin_move, end_move
 from placement_store.claims.claim import NewClaim
 from placement_store.schema import hosts
 from placement_store.server_groups import rows as groups
-from placement_store.server_groups.rows import Occupancy
+from placement_store.server_groups.rows import OccupiedRoot
 from support.placement_store.builders import Store, request
 
 ONE = {"VCPU": 1}
@@ -146,7 +146,7 @@ class Groups:
     def shown(self, group: ServerGroup) -> ServerGroupState:
         return self.dispatcher.call(GetServerGroup(uuid=group.uuid))
 
-    def occupancy(self, group: ServerGroup, *besides: Member) -> Occupancy:
+    def occupancy(self, group: ServerGroup, *besides: Member) -> dict[str, OccupiedRoot]:
         left_out = {member.uuid for member in besides}
         found = self.store.database.read(lambda connection: groups.occupancies(connection, {group.uuid: left_out}))
         return found[group.uuid]
