@@ -59,10 +59,9 @@ class OrderRequests:
             database.write, self._write, "orders"
         )
 
-    def once(self, message: Mutation[R], work: Work[R], answer: R | None = None) -> R:
+    def once(self, message: Mutation[R], work: Work[R]) -> R:
         """Carry out an order and queue the operations that it begins; for a repeated order return the stored answer.
 
-        :param answer: the result of ``work``, if it is known beforehand: then the row of the request is written once.
         :raises RequestIdReused: the id was used for another content.
         :raises RequestInProgress: the same request is still running elsewhere.
         :raises MoorageError: ``work`` has raised it. Nothing was changed; a late copy of the message will be refused.
@@ -73,7 +72,7 @@ class OrderRequests:
                 begun.clear()
                 return work(connection, begun)
 
-            return self._requests.once_or_refused(stored, transaction, answer)
+            return self._requests.once_or_refused(stored, transaction)
 
         return self._carry_out_and_enqueue(message, carry_out)
 

@@ -124,9 +124,7 @@ class StoredRequests:
 
         return self.once_by(message, lambda: self._database.write(transaction))
 
-    def once_or_refused(
-        self, message: Mutation[R], work: Callable[[Connection], R], answer: R | None = None
-    ) -> StoredAnswer[R]:
+    def once_or_refused(self, message: Mutation[R], work: Callable[[Connection], R]) -> StoredAnswer[R]:
         """Carry out a request as :meth:`once` does; if ``work`` refuses it, refuse copies of this sending as well.
 
         :raises MoorageError: ``work`` has raised it, now or for another copy of this sending.
@@ -138,7 +136,7 @@ class StoredRequests:
             return work(connection)
 
         try:
-            return self.once(message, check_and_work, answer)
+            return self.once(message, check_and_work)
         except RefusedBefore as before:
             raise before.refusal from None
         except errors.MoorageError as refusal:
