@@ -58,11 +58,6 @@ class Demo(OnServers, Lister):
         argument("--seed", type=int, default=0, help="Random seed (default: %(default)s)"),
     )
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Run, and return 1 if the audit has findings."""
-        status: int = super().run(parsed_args)
-        return status or int(not self._verdict.clean)
-
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Build, audit, and return a row for each instance."""
         with self.servers(arguments) as servers:
@@ -93,8 +88,9 @@ class Demo(OnServers, Lister):
                     )
                     progress.advance(building)
                 instances = lists.instances(cloud.client("conductor"), ListInstances())
-                self._verdict = judge(cloud.database, [one.uuid for one in instances if one.state == "active"])
-        sys.stderr.write(f"{self._verdict}\n")
+                verdict = judge(cloud.database, [one.uuid for one in instances if one.state == "active"])
+        self.failed = not verdict.clean
+        sys.stderr.write(f"{verdict}\n")
         return ("instance", "state", "cell", "host", "attempts", "reason"), [shown(row) for row in rows]
 
 

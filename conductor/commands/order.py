@@ -58,7 +58,6 @@ WAIT_TIMEOUT = argument(
 class OrderCommand(Configured, Lister):
     """A command that sends orders for instances, and can wait until they are carried out."""
 
-    _failed = False
     #: Whether an order may have been recorded.
     _is_sent = False
 
@@ -67,9 +66,9 @@ class OrderCommand(Configured, Lister):
 
         If it ends early after an order was sent, log how to repeat it.
         """
-        self._failed = self._is_sent = False
+        self.failed = self._is_sent = False
         try:
-            return super().run(parsed_args) or int(self._failed)
+            return super().run(parsed_args)
         except BaseException:  # Ctrl-C, too
             if self._is_sent:
                 # If the order is repeated with the same request id, it is carried out only once.
@@ -149,7 +148,7 @@ class OrderCommand(Configured, Lister):
     ) -> list[S]:
         """Return the objects by uuid; with `--wait`, when each is in one of the states that end the wait."""
         seen = _wait_for(look, uuids, ends, what, given.wait_timeout if given.wait else 0.0)
-        self._failed = given.wait and any(one.state not in wanted for one in seen)
+        self.failed = given.wait and any(one.state not in wanted for one in seen)
         return seen
 
 

@@ -1,12 +1,11 @@
 """The command that runs a conductor."""
 
 import argparse
-import socket
 
 from conductor.service import CellConductor, SuperConductor
 from moorage import logs
 from moorage.cli.command import argument
-from moorage.cli.serving import Serving
+from moorage.cli.serving import Serving, name_argument
 
 
 class Conductor(Serving):
@@ -18,11 +17,7 @@ class Conductor(Serving):
 
     arguments = (
         argument("--cell", metavar="NAME", help="Cell of this conductor; without it, run a super conductor"),
-        argument(
-            "--name",
-            default=socket.gethostname(),
-            help="Name of this conductor, unique among its kind (default: the host name)",
-        ),
+        name_argument("conductor"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

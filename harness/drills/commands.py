@@ -38,12 +38,6 @@ class DrillRun(OnServers, ShowOne):
         argument("--clients", type=count(), default=8, help="Number of clients (default: %(default)s); race has 16"),
         argument("--former", metavar="PYTHON", help="For upgrade: interpreter of an environment with another release"),
     )
-    _findings: Sequence[str] = ()
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Return 1 when the drill has found anything."""
-        status: int = super().run(parsed_args)
-        return status or int(bool(self._findings))
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Run the drill, and return its figures.
@@ -61,7 +55,7 @@ class DrillRun(OnServers, ShowOne):
         with self.servers(arguments) as servers:
             drill.check(arguments.drill, servers)
             report = drill.run(servers, Arguments(seed, arguments.seconds, arguments.clients, arguments.former), say)
-        self._findings = report.findings
+        self.failed = bool(report.findings)
         for finding in report.findings:
             say(f"FOUND: {finding}")
         say(f"{len(report.findings)} findings, seed {seed}")

@@ -124,11 +124,13 @@ class Configured(Command):
     at: ClassVar[str | None] = None
     #: Whether the command changes nothing, so that no result is lost if its output is refused.
     only_reads = False
+    #: Whether the exit status is 1 although the command raises no error, because what it shows is a failure.
+    failed = False
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command, and show its current activity if it takes long."""
         with progress.Elapsed(self.at) as self.elapsed:
-            return int(super().run(parsed_args) or 0)
+            return int(super().run(parsed_args) or self.failed)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser, without abbreviated options: a new option must not change what an old script does."""

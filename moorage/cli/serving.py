@@ -1,6 +1,7 @@
 """The base of the commands that run a service until a signal ends it."""
 
 import argparse
+import socket
 from collections.abc import Sequence
 
 from moorage import logs, tracing
@@ -13,6 +14,12 @@ AUTH_STRATEGY = argument(
     choices=["keystone", "noauth2"],
     help="How clients are authenticated (default: [placement_api] auth_strategy)",
 )
+
+
+def name_argument(service: str) -> Argument:
+    """Declare `--name`, the name of a service; ``service`` says of what kind it is."""
+    text = f"Name of this {service}, unique among its kind (default: the host name)"
+    return argument("--name", default=socket.gethostname(), help=text)
 
 
 class Serving(Configured):

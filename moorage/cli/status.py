@@ -233,11 +233,5 @@ class StatusShow(ListCommand):
         # Close the clients after each round of --watch, and not only when the command ends.
         with closing(Clients(self.conf, parsed_args.timeout)) as clients:
             lines = Status(self.conf, clients).lines()
-        self._wrong = any(line.state != "ok" for line in lines)
+        self.failed = any(line.state != "ok" for line in lines)
         return [field.name for field in fields(Line)], [shown(astuple(line)) for line in lines]
-
-    def run(self, parsed_args: Any) -> int:
-        """Show the lines; the exit status is 1 if anything is wrong."""
-        self._wrong = True
-        status: int = super().run(parsed_args)
-        return status or int(self._wrong)

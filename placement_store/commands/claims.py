@@ -1,27 +1,20 @@
 """The sub-commands `moorage placement`, `moorage claim list` and `moorage claim reconciled`."""
 
 import argparse
-import socket
 
 from cliff.command import Command
 from cliff.lister import Lister
 
 from moorage.cli import lists
 from moorage.cli.command import Configured, ListCommand, ShownAge, Table, argument, not_negative, shown
-from moorage.cli.serving import Serving
+from moorage.cli.serving import Serving, name_argument
 from moorage.messages import ListClaims, ListReconciled
 
 
 class ServePlacement(Serving, Command):
     """Run the placement role as a service of its own, apart from the schedulers, until a signal stops it."""
 
-    arguments = (
-        argument(
-            "--name",
-            default=socket.gethostname(),
-            help="Name of this service, unique among its kind (default: the host name)",
-        ),
-    )
+    arguments = (name_argument("service"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the service."""

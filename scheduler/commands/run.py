@@ -1,13 +1,11 @@
 """The command `moorage scheduler`."""
 
 import argparse
-import socket
 
 from cliff.command import Command
 
 from moorage import logs
-from moorage.cli.command import argument
-from moorage.cli.serving import Serving
+from moorage.cli.serving import Serving, name_argument
 from moorage.service import workers
 from scheduler.service import SchedulerService
 
@@ -19,13 +17,7 @@ class Scheduler(Serving, Command):
     number to the name of each. On SIGTERM, a scheduler answers the requests that it has taken, and then stops.
     """
 
-    arguments = (
-        argument(
-            "--name",
-            default=socket.gethostname(),
-            help="Name of this scheduler, unique among the schedulers (default: the host name)",
-        ),
-    )
+    arguments = (name_argument("scheduler"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Serve until a signal arrives."""
