@@ -8,7 +8,6 @@ import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import psutil
 import pymysql
@@ -137,8 +136,6 @@ class GaleraCluster(Cluster[GaleraNode]):
     ``options`` are those of mariadbd, for every node.
     """
 
-    package: ClassVar[str] = GaleraNode.package
-
     def __init__(self, *options: str) -> None:
         self.nodes = [GaleraNode(*options) for _ in range(NODES)]
         self.password = secrets.token_hex(8)
@@ -156,11 +153,6 @@ class GaleraCluster(Cluster[GaleraNode]):
         for node in self.running():
             node.end_connections(name)
         self.execute(f"DROP DATABASE IF EXISTS `{name}`")
-
-    def end_connections(self, name: str) -> None:
-        """End the connections to a database, on each node."""
-        for node in self.running():
-            node.end_connections(name)
 
     def url(self, database: str) -> str:
         """Return the URL of a database, with all nodes as hosts."""

@@ -7,7 +7,6 @@ import secrets
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from harness.cluster_nodes import NODES, Cluster, wait_for_nodes
 from harness.servers import MAPPER, MAPPER_READY, USER, RabbitMQServer, finish
@@ -77,8 +76,6 @@ class RabbitMQNode(RabbitMQServer):
 class RabbitMQCluster(Cluster[RabbitMQNode]):
     """Three private RabbitMQ nodes; its URLs name all of them, and ask for queues that are replicated on a majority."""
 
-    package: ClassVar[str] = RabbitMQNode.package
-
     def __init__(self) -> None:
         self.nodes = [RabbitMQNode() for _ in range(NODES)]
         self.password = secrets.token_hex(8)
@@ -105,10 +102,6 @@ class RabbitMQCluster(Cluster[RabbitMQNode]):
         """Create virtual hosts on which the user has all permissions; returns their URLs."""
         self.running()[0].add_vhosts(names)
         return [self.url_of(name) for name in names]
-
-    def add_user(self, name: str, password: str, vhosts: Sequence[str]) -> None:
-        """Create a user who has all permissions on these virtual hosts, and none on others."""
-        self.running()[0].add_user(name, password, vhosts)
 
     def wait_whole(self) -> None:
         """Wait until each running node belongs to a majority.
