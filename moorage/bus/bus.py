@@ -6,7 +6,6 @@ caller repeats the message with the same request id. A server that starts while 
 """
 
 import contextvars
-import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -35,8 +34,6 @@ from moorage.messages.wire import Message, R, encode, prepare
 
 import oslo_messaging
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
-
-LOG = logging.getLogger(__name__)
 
 _EXPECTED_REMOTELY = [errors.__name__, rpc_dispatcher.__name__]
 #: The most clients that are kept for their next use. Arbitrary.

@@ -2,7 +2,6 @@
 
 import argparse
 import gc
-import logging
 import os
 import shutil
 import signal
@@ -26,8 +25,6 @@ from placement_store.http import wsgi
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
-
-LOG = logging.getLogger(__name__)
 
 
 class PlacementApi(Configured, Command):

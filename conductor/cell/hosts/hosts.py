@@ -1,6 +1,5 @@
 """Records of a cell's hosts, and the endpoint for the reports of their agents."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,8 +23,6 @@ from moorage.db.columns import CLOCK_SET_BACK, is_ahead, now, rows_named
 from moorage.db.database import Database
 from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.model import HostReport
-
-LOG = logging.getLogger(__name__)
 
 #: A heartbeat of a host is recorded once in this fraction of `host_down_after`, or of `silent_after` if that is
 #: shorter. Heartbeats are nearly all the writes of an idle cloud. A host has missed several heartbeats in a row before
