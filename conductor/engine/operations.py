@@ -117,27 +117,20 @@ class Operations(Leases):
         )
         return begun
 
-    def advance(
-        self, operation: Operation, commit: CommitStep, note: Callable[[Outcome], None] = lambda _: None
-    ) -> Operation | None:
+    def commit(self, step: "StepDone") -> Operation | None:
         """Commit the outcome of a step; return the operation with its next step, or null if no step can be done now.
 
         Steps that end while the transaction of other steps is in progress share the next transaction.
 
-        :param note: called with the outcome, before it is known whether it can be recorded.
         :raises Superseded: another thread or conductor has changed or ended the operation, or has its lease; nothing
             was recorded.
         """
-        return self.commit(StepDone(operation, commit, context.current(), note))
-
-    def commit(self, step: "StepDone") -> Operation | None:
-        """Commit the outcome of a step as :meth:`advance` does."""
         return self._outcomes.do(step)
 
-    def advance_many(
+    def commit_many(
         self, steps: Sequence[BatchItem["StepDone", Operation | None]]
     ) -> list[Callable[[], Operation | None] | None]:
-        """Commit the outcomes of steps as :meth:`advance` does; see :meth:`.SharedTransactions.do_many`."""
+        """Commit the outcomes of steps as :meth:`commit` does; see :meth:`.SharedTransactions.do_many`."""
         return self._outcomes.do_many(steps)
 
     def redirect(self, connection: Connection, operation: Operation, outcome: Outcome) -> Operation | None:
@@ -344,6 +337,7 @@ class StepDone(NamedTuple):
     operation: Operation
     commit: CommitStep
     context: context.Context
+    #: Called with the outcome, before it is known whether it can be recorded.
     note: Callable[[Outcome], None]
 
 

@@ -146,7 +146,7 @@ class StepRuns:
 
     def _record(self, runs: Sequence[StepRun], leave: Callable[[Sequence[StepRun]], None]) -> list[StepRun]:
         """Record the outcomes of steps."""
-        alone = self._operations.advance_many([run.item for run in runs])
+        alone = self._operations.commit_many([run.item for run in runs])
         recorded = []
         for run, record in zip(runs, alone, strict=True):
             if record is None:

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 import pytest
 from sqlalchemy import Connection, update
-from support.conductor.record_builders import SPEC, begin, selected
+from support.conductor.record_builders import SPEC, advance, begin, selected
 
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.instances import CellRecords, NewInstance
@@ -62,21 +62,21 @@ def test_an_operation_advances_from_step_to_step_until_it_ends(database: Databas
     first = begin(database, operations)
 
     payload = SelectStep(number=2, instance_uuids=(ids.fresh(),))
-    second = operations.advance(first, lambda _connection: Next("two", payload))
+    second = advance(operations, first, lambda _connection: Next("two", payload))
 
     assert second is not None
     assert (second.step, second.step_number, second.read(SelectStep)) == ("two", 2, payload)
-    assert operations.advance(second, lambda _connection: Ended()) is None
+    assert advance(operations, second, lambda _connection: Ended()) is None
     assert list(operations.due(10)) == []
     with pytest.raises(Superseded):
-        operations.advance(second, lambda _connection: Ended())
+        advance(operations, second, lambda _connection: Ended())
 
 
 def test_a_step_that_is_tried_again_keeps_its_ids_and_waits_for_the_back_off(database: Database) -> None:
     operations = of(database, "me")
     first = begin(database, operations)
 
-    again = operations.advance(first, lambda _connection: Retry("nobody answers"))
+    again = advance(operations, first, lambda _connection: Retry("nobody answers"))
 
     assert again is not None
     assert (again.step_number, again.tries, again.payload) == (1, 1, first.payload)
@@ -88,14 +88,14 @@ def test_a_step_that_is_tried_again_keeps_its_ids_and_waits_for_the_back_off(dat
 def test_the_writes_of_a_superseded_step_are_rolled_back(database: Database) -> None:
     operations = of(database, "me")
     first = begin(database, operations)
-    operations.advance(first, lambda _connection: Next("two", NoPayload()))
+    advance(operations, first, lambda _connection: Next("two", NoPayload()))
 
     def record(connection: Connection) -> Ended:
         operations.begin(connection, [NewOperation(ids.fresh(), DELETE, "other", "one", NoPayload())], "req")
         return Ended()
 
     with pytest.raises(Superseded):
-        operations.advance(first, record)
+        advance(operations, first, record)
     assert database.read(lambda connection: operations.lock_one_pending(connection, "other", DELETE)) is None
 
 
@@ -112,8 +112,8 @@ def test_an_operation_is_taken_over_only_after_its_lease_has_expired(database: D
     assert taken is not None
     assert taken.resumed
     with pytest.raises(Superseded):
-        mine.advance(operation, lambda _connection: Ended())
-    assert others.advance(taken, lambda _connection: Ended()) is None
+        advance(mine, operation, lambda _connection: Ended())
+    assert advance(others, taken, lambda _connection: Ended()) is None
 
 
 def test_of_several_conductors_one_takes_an_operation(database: Database) -> None:
@@ -148,7 +148,7 @@ def test_a_renewed_lease_is_not_taken_over_and_a_lost_one_cannot_be_renewed(data
     mine.renew([operation.uuid])
     again = of(database, "third").take(operation.uuid)
     assert again is not None
-    assert others.advance(again, lambda _connection: Ended()) is None
+    assert advance(others, again, lambda _connection: Ended()) is None
 
 
 def test_a_conductor_cannot_release_a_lease_that_another_has_taken(database: Database) -> None:
@@ -170,7 +170,7 @@ def test_the_step_after_that_of_an_operation_taken_over_is_not_a_repeated_one(da
     assert taken is not None
     assert taken.is_repeated
 
-    following = others.advance(taken, lambda _connection: Next("two", NoPayload()))
+    following = advance(others, taken, lambda _connection: Next("two", NoPayload()))
 
     assert following is not None
     assert not following.is_repeated
@@ -190,14 +190,14 @@ def test_a_conductor_that_was_suspended_takes_its_operation_again_if_no_other_ha
     assert (again.step, again.lease_number, again.resumed) == ("one", 2, False)
     assert mine.take_again(lost) is None
     with pytest.raises(Superseded):
-        mine.advance(kept, lambda _connection: Ended())
-    mine.advance(again, lambda _connection: Ended())
+        advance(mine, kept, lambda _connection: Ended())
+    advance(mine, again, lambda _connection: Ended())
 
 
 def test_a_wait_ends_after_its_time(database: Database) -> None:
     operations = of(database, "me")
     operation = begin(database, operations)
-    assert operations.advance(operation, lambda _connection: Wait("two", NoPayload(), seconds=0.3)) is None
+    assert advance(operations, operation, lambda _connection: Wait("two", NoPayload(), seconds=0.3)) is None
     assert list(operations.due(10)) == []
     assert operations.take(operation.uuid) is None
 
@@ -244,7 +244,7 @@ def test_an_operation_whose_commit_was_not_confirmed_is_found_by_its_own_conduct
 def test_a_waiting_operation_has_no_owner_until_a_message_redirects_it(database: Database) -> None:
     mine, others = of(database, "me"), of(database, "other")
     operation = begin(database, mine)
-    assert mine.advance(operation, lambda _connection: Wait("wait", NoPayload())) is None
+    assert advance(mine, operation, lambda _connection: Wait("wait", NoPayload())) is None
     assert list(mine.due(10)) == []
 
     def redirect(connection: Connection) -> Operation | None:
@@ -271,7 +271,7 @@ def test_a_message_that_ends_an_operation_supersedes_the_step_under_way(database
     database.write(end)
 
     with pytest.raises(Superseded):
-        operations.advance(operation, lambda _connection: Next("two", NoPayload()))
+        advance(operations, operation, lambda _connection: Next("two", NoPayload()))
 
 
 def test_cells_of_one_database_do_not_see_each_others_operations(database: Database) -> None:

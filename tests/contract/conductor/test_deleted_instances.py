@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 from sqlalchemy import Connection, Table, select
-from support.conductor.record_builders import CELL_UUID, RECORDS, SPEC, begin, built
+from support.conductor.record_builders import CELL_UUID, RECORDS, SPEC, advance, begin, built
 
 from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, DELETE, Backoff, Ended, Operation
@@ -118,7 +118,9 @@ def test_a_cell_purges_an_instance_that_was_deleted_long_ago_with_its_attempts_a
     database: Database,
 ) -> None:
     old, active = in_cell(database, "deleted", guest_gone=True), in_cell(database, "active", guest_gone=False)
-    operations_of(database, cell_operations).advance(begun(database, cell_operations, old), lambda _connection: Ended())
+    advance(
+        operations_of(database, cell_operations), begun(database, cell_operations, old), lambda _connection: Ended()
+    )
     grow_old(database)
     young = in_cell(database, "deleted", guest_gone=True)
 
@@ -189,7 +191,7 @@ def test_the_super_conductor_keeps_an_instance_that_has_an_operation(database: D
     assert instances.prune() == 0
 
     for each in (operation, building):
-        operations_of(database, conductor_operations).advance(each, lambda _connection: Ended())
+        advance(operations_of(database, conductor_operations), each, lambda _connection: Ended())
     database.write(lambda connection: connection.execute(conductor_operations.delete()))
     assert instances.prune() == 2
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, event, select
-from support.conductor.record_builders import CELL_UUID, RECORDS, begin, built
+from support.conductor.record_builders import CELL_UUID, RECORDS, advance, begin, built
 
 from conductor.cell.records import unknown_guests
 from conductor.engine.operations import Operations
@@ -44,14 +44,14 @@ def operations(database: Database) -> Operations:
 def begun(database: Database, operations: Operations, kind: str, subject: str) -> str:
     """Begin an operation, and return its uuid."""
     operation = begin(database, operations, subject, kind)
-    operations.advance(operation, lambda _connection: Wait("two", NoPayload()))
+    advance(operations, operation, lambda _connection: Wait("two", NoPayload()))
     return operation.uuid
 
 
 def ended(database: Database, operations: Operations, kind: str, subject: str, reason: str | None = None) -> str:
     """Begin an operation and end it, and return its uuid."""
     operation = begin(database, operations, subject, kind)
-    operations.advance(operation, lambda _connection: Ended(reason))
+    advance(operations, operation, lambda _connection: Ended(reason))
     return operation.uuid
 
 

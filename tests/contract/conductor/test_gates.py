@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
-from support.conductor.record_builders import SPEC, selected
+from support.conductor.record_builders import SPEC, advance, selected
 from support.databases.statements import statements_of
 from support.moorage.batched_calls import handle_together, outcome_of
 
@@ -284,7 +284,7 @@ def test_the_end_of_a_build_supersedes_its_step_under_way(database: Database) ->
     assert cell.gates.finishes.do(built.finished())
 
     with pytest.raises(Superseded):
-        cell.operations.advance(operation, lambda _connection: Wait("wait", NoPayload(), 1.0))
+        advance(cell.operations, operation, lambda _connection: Wait("wait", NoPayload(), 1.0))
     assert cell.state(built)[2] == [("done", 2, True)]
 
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from sqlalchemy import Connection
+from support.conductor.record_builders import advance
 
 from conductor.engine.operations import Operations
 from conductor.engine.steps import DELETE, MOVE, Backoff, Ended, NewOperation, NoPayload, Operation, Retry
@@ -74,7 +75,7 @@ def test_a_migration_is_on_record_from_its_order_on_and_does_not_change_after_it
     uuid, other = instance(database), instance(database)
     first = database.write(lambda c: order(c, operations, uuid))
     second = database.write(lambda c: order(c, operations, other))
-    operations.advance(first, lambda _connection: Retry("nobody answers"))
+    advance(operations, first, lambda _connection: Retry("nobody answers"))
     found = database.read(lambda c: super_migrations.read(c, first.uuid))
     assert (found.state, found.reason, found.kind) == ("placing", "nobody answers", "cold-migration")
 
@@ -156,7 +157,7 @@ def test_an_instance_can_be_moved_again_after_its_move_has_ended(database: Datab
     with pytest.raises(errors.InvalidState):
         database.write(lambda c: order(c, operations, uuid))
 
-    operations.advance(begun, lambda _connection: Ended())
+    advance(operations, begun, lambda _connection: Ended())
 
     assert database.read(partial(super_records.being_placed, uuids=[uuid])) == {}
     database.write(lambda c: order(c, operations, uuid))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Table, event, select
-from support.conductor.record_builders import CELL_UUID, RECORDS, begin, built, selected
+from support.conductor.record_builders import CELL_UUID, RECORDS, advance, begin, built, selected
 
 from conductor.cell.records.attempts import attempt_row
 from conductor.cell.records.migrations import MigrationRecords
@@ -81,7 +81,7 @@ def operations(database: Database) -> Operations:
 def ended(database: Database, operations: Operations, subject: str, kind: str = MOVE) -> None:
     """End an operation long ago."""
     operation = begin(database, operations, subject, kind)
-    operations.advance(operation, lambda _connection: Ended())
+    advance(operations, operation, lambda _connection: Ended())
     for table in (cell_operations, conductor_operations):
         old = table.update().values(due_at=table.c.due_at - KEPT - 1).where(table.c.state != "pending")
         database.write(lambda connection, old=old: connection.execute(old))  # type: ignore[misc]

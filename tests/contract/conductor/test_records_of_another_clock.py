@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Table, event, select
-from support.conductor.record_builders import begin
+from support.conductor.record_builders import advance, begin
 from support.databases import migrated
 
 from conductor.cell.hosts.hosts import CellHosts
@@ -41,7 +41,7 @@ def seconds_until(database: Database, column: str) -> float:
 
 def test_a_wait_that_was_recorded_before_the_clock_was_set_back_begins_again(database: Database) -> None:
     operations = of(database, "me")
-    operations.advance(begin(database, operations), lambda _connection: Wait("two", NoPayload(), seconds=30.0))
+    advance(operations, begin(database, operations), lambda _connection: Wait("two", NoPayload(), seconds=30.0))
     set_back(database, conductor_operations, "due_at", "updated_at", "created_at")
 
     operations.restart_waits()
@@ -86,7 +86,7 @@ def test_a_wait_that_is_ahead_by_a_normal_difference_of_clocks_is_not_changed(
     database: Database, seconds: float
 ) -> None:
     operations = of(database, "me")
-    operations.advance(begin(database, operations), lambda _connection: Wait("two", NoPayload(), seconds=100.0))
+    advance(operations, begin(database, operations), lambda _connection: Wait("two", NoPayload(), seconds=100.0))
     ahead = conductor_operations.update().values(updated_at=now() + seconds, due_at=now() + 100.0 + seconds)
     database.write(lambda connection: connection.execute(ahead))
 

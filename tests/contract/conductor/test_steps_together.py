@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection
-from support.conductor.record_builders import begin
+from support.conductor.record_builders import advance, begin
 from support.databases.statements import statements_of
 from support.moorage.batched_calls import outcome_of
 from support.moorage.queued_calls import queue
@@ -61,7 +61,7 @@ def held_up(operations: Operations, database: Database, calls: list[Callable[[],
         return Ended()
 
     with ThreadPoolExecutor(len(calls) + 1) as threads:
-        threads.submit(operations.advance, first, commit)
+        threads.submit(advance, operations, first, commit)
         assert recording.wait(10)
         made = queue(threads, operations._outcomes._batches, calls)
         released.set()
@@ -116,7 +116,7 @@ def test_steps_that_end_together_are_recorded_as_they_would_be_alone(
 
             if fate == "another's":
                 assert operations.take_again(operation) is not None
-            calls.append(lambda operation=operation, commit=commit: operations.advance(operation, commit))  # type: ignore[misc]
+            calls.append(lambda operation=operation, commit=commit: advance(operations, operation, commit))  # type: ignore[misc]
         return begun, calls
 
     def written(fate: str) -> int:
@@ -143,7 +143,7 @@ def test_steps_that_change_alike_are_recorded_by_one_statement(database: Databas
     begun = [begin(database, operations, f"s{number}") for number in range(6)]
 
     def call(operation: Operation) -> Callable[[], object]:
-        return lambda: operations.advance(operation, lambda _connection: OUTCOMES["wait"])
+        return lambda: advance(operations, operation, lambda _connection: OUTCOMES["wait"])
 
     with statements_of(database) as statements:
         made = held_up(operations, database, [call(operation) for operation in begun])
@@ -166,13 +166,13 @@ def test_results_of_one_kind_are_written_together_and_each_alone_if_one_is_overt
         written.append(list(results))
         return [Next("two", NoPayload()) for _ in results]
 
-    def advance(operation: Operation) -> Operation | None:
-        return operations.advance(operation, SharedCommit(record, operation.subject), noted.append)
+    def advance_noted(operation: Operation) -> Operation | None:
+        return advance(operations, operation, SharedCommit(record, operation.subject), noted.append)
 
     noted: list[Outcome] = []
     if is_overtaken:
         database.write(lambda connection: operations.end_pending(connection, ["subject-2"], BUILD))
-    made = held_up(operations, database, [lambda each=each: advance(each) for each in begun])  # type: ignore[misc]
+    made = held_up(operations, database, [lambda each=each: advance_noted(each) for each in begun])  # type: ignore[misc]
 
     names = [each.subject for each in begun]
     assert written[0] == names

@@ -1,9 +1,11 @@
 """Operations, selections and instances on record, for the tests of conductors' records."""
 
+from collections.abc import Callable
+
 from conductor.cell.records.instances import CellRecords, NewInstance
-from conductor.engine.operations import Operations
-from conductor.engine.steps import BUILD, NewOperation, NoPayload, Operation
-from moorage import ids
+from conductor.engine.operations import Operations, StepDone
+from conductor.engine.steps import BUILD, CommitStep, NewOperation, NoPayload, Operation, Outcome
+from moorage import context, ids
 from moorage.db.database import Database
 from moorage.messages import InstanceBuild
 from moorage.model import AllocationRequest, Flavor, ProviderAmounts, RequestSpec, Selection
@@ -19,6 +21,16 @@ def begin(database: Database, operations: Operations, subject: str = "s", kind: 
     new = NewOperation(uuid=ids.fresh(), kind=kind, subject=subject, step="one", payload=NoPayload())
     [begun] = database.write(lambda connection: operations.begin(connection, [new], "req"))
     return begun
+
+
+def advance(
+    operations: Operations,
+    operation: Operation,
+    commit: CommitStep,
+    note: Callable[[Outcome], None] = lambda _: None,
+) -> Operation | None:
+    """Commit the outcome of a step in the context of this thread."""
+    return operations.commit(StepDone(operation, commit, context.current(), note))
 
 
 def selected(cell: str) -> Selection:
