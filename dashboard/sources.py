@@ -61,7 +61,7 @@ class Sources:
             raise
         self._host_cache = HostCache()
         self._follower = Follower(self._database, ResourceClassNames(self._database), self._host_cache)
-        self._aggregates = AggregateReader(self._database, self._follower.now)
+        self._aggregates = AggregateReader(self._database)
         self._map = HostMap()
         self._cells = SharedAnswer(self._read_cells, _NAMES_SECONDS)
         self._last_cells: Mapping[str, str] = {}

@@ -145,7 +145,7 @@ class SchedulerService(ComposedService):
             host_cache,
             follower,
             policy.decision_policy,
-            AggregateReader(database, follower.now).read,
+            AggregateReader(database).read,
             max_age=conf.scheduler.view_max_age,
             max_tries=conf.scheduler.max_claim_tries,
         )

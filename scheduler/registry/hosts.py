@@ -199,8 +199,8 @@ def mark_down(connection: Connection, down_after: float) -> list[str]:
     ahead, silent = is_ahead(hosts.c.heartbeat_at), hosts.c.heartbeat_at < now() - down_after
     query = select(hosts.c.id, hosts.c.service_host, ahead.label("is_ahead")).where(hosts.c.up, or_(silent, ahead))
     rows = connection.execute(query).all()
-    for chunk in bulk.chunks(sorted(row.id for row in rows if row.is_ahead)):
-        connection.execute(hosts.update().where(hosts.c.id.in_(chunk), ahead).values(heartbeat_at=now()))
+    starting_again = hosts.update().where(ahead).values(heartbeat_at=now())
+    bulk.change_in(connection, starting_again, hosts.c.id, sorted(row.id for row in rows if row.is_ahead))
     found = [row for row in rows if not row.is_ahead]
     # Repeat the condition in the write: a host whose heartbeat has arrived in between stays up and keeps its `seq`.
     #
@@ -215,9 +215,8 @@ def update(connection: Connection, ids: Collection[int], values: dict[str, Any],
 
     :param also: a further condition that a host must meet to be changed.
     """
-    for chunk in bulk.chunks(sorted(ids)):
-        condition = hosts.c.id.in_(chunk) if also is None else and_(hosts.c.id.in_(chunk), also)
-        connection.execute(hosts.update().where(condition).values(**values, seq=hosts.c.seq + 1, updated_at=now()))
+    changing = hosts.update().values(**values, seq=hosts.c.seq + 1, updated_at=now())
+    bulk.change_in(connection, changing if also is None else changing.where(also), hosts.c.id, sorted(ids))
     if ids:
         change_feed.record(connection, host_ids=ids)
 

@@ -170,8 +170,7 @@ def _write_members(
     member = host_aggregate_hosts.c
     for cell_uuid, names in aggregate_nodes.by_cell(leaving).items():
         of_cell = host_aggregate_hosts.delete().where(member.aggregate_id == number, member.cell_uuid == cell_uuid)
-        for chunk in bulk.chunks(names):
-            connection.execute(of_cell.where(member.service_host.in_(chunk)))
+        bulk.change_in(connection, of_cell, member.service_host, names)
 
 
 def _mirror(connection: Connection, number: int, joining: Collection[int], leaving: Collection[int]) -> set[int]:
@@ -186,10 +185,8 @@ def _mirror(connection: Connection, number: int, joining: Collection[int], leavi
     bulk.insert(
         connection, provider_aggregates, [{"resource_provider_id": id_, "aggregate_id": number} for id_ in sorted(new)]
     )
-    for chunk in bulk.chunks(sorted(gone)):
-        connection.execute(
-            provider_aggregates.delete().where(link.aggregate_id == number, link.resource_provider_id.in_(chunk))
-        )
+    leaving_it = provider_aggregates.delete().where(link.aggregate_id == number)
+    bulk.change_in(connection, leaving_it, link.resource_provider_id, sorted(gone))
     return new | gone
 
 

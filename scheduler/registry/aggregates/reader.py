@@ -1,6 +1,7 @@
 """A cache of all host aggregates, without their hosts, for request filters; read on demand."""
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from sqlalchemy import Connection, select
@@ -26,25 +27,23 @@ class AggregateReader:
     There are a few hundred aggregates at most, and most requests need none of them. So all of them are read on demand,
     instead of being kept up to date by the change feed.
 
-    :param clock: the clock of ``begun_after``.
     :param patience: seconds that a thread waits for the read of another thread.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], float], patience: float = LOCK_PATIENCE) -> None:
+    def __init__(self, database: Database, patience: float = LOCK_PATIENCE) -> None:
         self._database = database
-        self._clock = clock
         self._lock = BoundedLock(_not_read, patience)
         self._begun = float("-inf")
         self._known: Mapping[tuple[str, str, bytes], Aggregate] = {}
 
     def read(self, begun_after: float) -> Sequence[Aggregate]:
-        """Return all host aggregates, as read at ``begun_after`` or later.
+        """Return all host aggregates, as read at ``begun_after``, by the monotonic clock, or later.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
         with self._lock.held():
             if self._begun < begun_after:
-                begun = self._clock()
+                begun = time.monotonic()
                 self._database.read(self._read)
                 self._begun = begun
             return list(self._known.values())

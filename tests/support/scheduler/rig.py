@@ -89,7 +89,7 @@ class OneScheduler:
             self.host_cache,
             self.follower,
             DecisionPolicy(by.filters, by.weighers, loaded(request_filters, **filter_options), subset),
-            AggregateReader(self.database, self.follower.now).read,
+            AggregateReader(self.database).read,
             max_age=max_age,
             max_tries=max_tries,
         )

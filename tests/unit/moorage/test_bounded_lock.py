@@ -84,7 +84,7 @@ def test_a_thread_that_waits_for_another_read_of_a_silent_database_gets_an_error
 ) -> None:
     database = _Silent(tmp_path / "main.sqlite")
     follower = Follower(database, ResourceClassNames(database), HostCache(), patience=PATIENCE)
-    aggregates = AggregateReader(database, follower.now, patience=PATIENCE)
+    aggregates = AggregateReader(database, patience=PATIENCE)
     read = {
         "feed": lambda: follower.follow(follower.now()),
         "comparison": lambda: follower.catch_up(follower.now()),
