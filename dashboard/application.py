@@ -1,7 +1,6 @@
 """The WSGI application: the page's own files, which are open to everybody, and the API behind authentication."""
 
 import uuid
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import falcon
@@ -10,13 +9,14 @@ from oslo_config import cfg
 from dashboard import access, pages
 from dashboard.api import RESOURCES, DashboardResource
 from dashboard.sources import Sources
+from moorage.service.probes import route
 from placement_store.http import errors as error_documents
 from placement_store.http import identity, versions
 from placement_store.http.policy import PolicyEnforcer
 from placement_store.http.refusals import HTTPRefusal
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+    from _typeshed.wsgi import WSGIApplication
 
 _API = "/api/"
 #: Nothing is fetched from another site, the page contains no inline script or style, and no other page may frame it.
@@ -42,13 +42,7 @@ def application(conf: cfg.ConfigOpts, sources: Sources) -> "WSGIApplication":
     for resource in RESOURCES:
         api.add_route(resource.path, resource(sources))
     guarded: WSGIApplication = identity.behind_keystone(api, conf) if by_keystone else api
-    files = pages.application(SECURITY_HEADERS)
-
-    def by_path(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        served = guarded if environ["PATH_INFO"].startswith(_API) else files
-        return served(environ, start_response)
-
-    return by_path
+    return route(lambda path: path.startswith(_API), guarded, pages.application(SECURITY_HEADERS))
 
 
 class _Guard:

@@ -1,6 +1,6 @@
 """Metrics and health checks of a process, as a WSGI application: ``/metrics``, ``/healthz`` and ``/readyz``."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import falcon
@@ -90,9 +90,13 @@ def application(readiness: Readiness, *, with_metrics: bool = True, with_reasons
     registry = CollectorRegistry(support_collectors_without_names=True)
     registry.register(_AllMetrics(readiness))
     scrape = make_wsgi_app(registry)
+    return route(lambda path: path == METRICS, scrape, probes)
 
-    def by_path(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        served = scrape if environ["PATH_INFO"] == METRICS else probes
-        return served(environ, start_response)
 
-    return by_path
+def route(is_theirs: Callable[[str], bool], theirs: "WSGIApplication", others: "WSGIApplication") -> "WSGIApplication":
+    """Return an application that serves some paths by one application and all others by another one."""
+
+    def routed(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        return (theirs if is_theirs(environ.get("PATH_INFO", "")) else others)(environ, start_response)
+
+    return routed

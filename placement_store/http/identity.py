@@ -1,6 +1,5 @@
 """Authenticate callers: by a token that is not verified (``noauth2``), or by Keystone's middleware."""
 
-from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import falcon
@@ -8,10 +7,11 @@ from oslo_config import cfg
 from oslo_context.context import RequestContext
 
 from moorage.errors import ConfigurationError
+from moorage.service.probes import route
 from placement_store.http.refusals import HTTPRefusal
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+    from _typeshed.wsgi import WSGIApplication
 
 
 class CallerContext(RequestContext):
@@ -57,21 +57,13 @@ def of_keystone(request: falcon.Request) -> RequestContext:
     return caller
 
 
-def route(paths: Collection[str], theirs: "WSGIApplication", others: "WSGIApplication") -> "WSGIApplication":
-    """Return an application that serves these paths by one application and all others by another one."""
-
-    def routed(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        return (theirs if environ.get("PATH_INFO", "") in paths else others)(environ, start_response)
-
-    return routed
-
-
 def behind_keystone(application: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
     """Wrap the application, all but its root, in Keystone's middleware, configured in group ``keystone_authtoken``.
 
     :raises ConfigurationError: the middleware is not installed.
     """
-    return route(("", "/"), application, keystone_middleware()(application, {"oslo_config_config": conf}))
+    checked = keystone_middleware()(application, {"oslo_config_config": conf})
+    return route(lambda path: path in ("", "/"), application, checked)
 
 
 def keystone_middleware() -> Any:

@@ -20,7 +20,7 @@ from moorage.service import probes
 from moorage.service.readiness import Readiness
 from placement_store.db import names
 from placement_store.http.application import application as application_of
-from placement_store.http.identity import keystone_middleware, route
+from placement_store.http.identity import keystone_middleware
 from placement_store.schema import MAIN
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def _with_probes(api: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplicati
     readiness.begin(SimpleNamespace(checks=lambda: {"database": probe.check}, samplers=dict))
     with_metrics: bool = conf.placement_api.serve_metrics
     open_paths = probes.PATHS if with_metrics else probes.PATHS - {probes.METRICS}
-    return route(open_paths, probes.application(readiness, with_metrics=with_metrics, with_reasons=False), api)
+    probing = probes.application(readiness, with_metrics=with_metrics, with_reasons=False)
+    return probes.route(lambda path: path in open_paths, probing, api)
 
 
 class _LazyApplication:
