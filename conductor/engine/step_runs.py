@@ -145,7 +145,6 @@ class StepRuns:
         return answered
 
     def _record(self, runs: Sequence[StepRun], leave: Callable[[Sequence[StepRun]], None]) -> list[StepRun]:
-        """Record the outcomes of steps."""
         alone = self._operations.commit_many([run.item for run in runs])
         recorded = []
         for run, record in zip(runs, alone, strict=True):

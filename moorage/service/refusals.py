@@ -22,8 +22,6 @@ NOT_A_REFUSAL = (
 
 
 class _StoredRefusal(msgspec.Struct):
-    """A stored refusal."""
-
     #: The number of the refused sending. This sending and the earlier ones of its sender are void.
     number: int
     code: str

@@ -65,8 +65,6 @@ class WithCells(Configured):
 
 
 class _HostCommand(WithCells, ShowOne):
-    """A command about one host."""
-
     arguments: Sequence[Argument] = (
         argument("host", metavar="NAME", help="Host (name)"),
         argument("--cell", metavar="NAME", help="Cell of the host, if several cells have a host of this name"),

@@ -82,7 +82,6 @@ class BenchHttp(Configured, Lister):
 
 @contextlib.contextmanager
 def _database(arguments: argparse.Namespace) -> Iterator[Servers]:
-    """Yield the database of a run."""
     if arguments.servers:
         with private_mariadb(arguments.servers) as mariadb:
             yield Servers(None, mariadb.create_database("moorage"), mariadb.pids_by_name("mariadb"))
