@@ -73,7 +73,7 @@ def test_a_value_that_rolls_back_the_transaction_does_not_fail_the_others() -> N
 
 def test_a_late_value_that_is_refused_does_not_end_the_transaction_of_the_others_in_its_thread() -> None:
     halving = Halving()
-    slow = 0.2
+    slow = 0.4
 
     def run(work: Callable[[Connection], Any]) -> Any:
         result = halving.run(work)
@@ -90,7 +90,7 @@ def test_a_late_value_that_is_refused_does_not_end_the_transaction_of_the_others
 
     def hurried() -> int:
         # Enough for the wait, and not for a transaction after it.
-        with context.bound(deadline=time.monotonic() + 1.5 * slow):
+        with context.bound(deadline=time.monotonic() + 1.8 * slow):
             return shared.do(2)
 
     with ThreadPoolExecutor(4) as threads:
