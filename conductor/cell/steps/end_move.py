@@ -210,9 +210,10 @@ class CellMoveEnds(CellPart):
         except errors.ConsumerNotFound as fault:
             if fault.name != migration.uuid:
                 raise
-            # Another client, for instance an operator, has already released the migration's allocations.
+            # Another client, for instance an operator, has already released the migration's allocations. Or an earlier
+            # try has ended the move, and its stored answer has expired: then the migration may be a residue.
             LOG.warning("Migration %s has nothing left to release: %s", migration.uuid, fault)
-            return partial(self._confirmed, operation, payload.fate, None, None)
+            return partial(self._confirmed, operation, payload.fate, migration.uuid, None)
         if not isinstance(ended, MoveEnded):
             return ended  # not carried out: first record the generations that were read, or a conflict
         foreign = describe_foreign(ended.extras, stay=self._cell.writes.keeps_foreign)

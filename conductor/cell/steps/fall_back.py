@@ -16,7 +16,7 @@ from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
 from conductor.cell.reshaped_alternates import translated_alternate
 from conductor.cell.steps.cleanup import CellCleanups
-from conductor.engine.conflict_policy import describe_foreign
+from conductor.engine.conflict_policy import describe_foreign, find_consumer
 from conductor.engine.steps import (
     BUILD,
     MOVE,
@@ -111,8 +111,10 @@ class FallBack(CellPart):
                 raise fault
             # The host has accepted the claim of the "failed" attempt after all: it is building, and its report decides.
             return partial(self.wait_for_accepted, operation, payload.failed, payload.reason)
-        # The claim was lost: there is nothing to swap.
         if isinstance(fault, LOST):
+            if (claimed := self._claimed_before(operation, payload, sequence, failed)) is not None:
+                return partial(self._swapped, operation, payload, claimed)
+            # The claim was lost: there is nothing to swap.
             return partial(_lost, operation, payload, failed.claim, str(fault))
         if isinstance(fault, STORE_REPEAT_UNCHANGED):
             raise fault
@@ -127,6 +129,22 @@ class FallBack(CellPart):
                 return lambda _connection: Next("swap", following)
         # The store has refused this host, for instance because it has no room: skip it, and try the next one.
         return partial(self._skip, operation, payload, str(fault))
+
+    def _claimed_before(
+        self, operation: Operation, payload: SwapStep, sequence: AttemptSequence, failed: AttemptRecord
+    ) -> Claimed | None:
+        """Return the claim that an earlier try has made, if its stored answer has expired; else None.
+
+        Nothing else claims a host for the instance during this operation, and no host can have accepted the claim yet.
+        """
+        consumer = find_consumer(self._cell.placement, operation.subject)
+        if consumer is None or consumer.claim_id in (None, failed.claim) or consumer.accepted_by is not None:
+            return None
+        if consumer.root_provider_uuid != sequence.selection(payload.candidate).compute_node_uuid:
+            return None
+        # The answer may have named a residue: a cleanup finds out.
+        residue = failed.attempt_id if payload.fate == "unknown" else None
+        return Claimed(claim_id=str(consumer.claim_id), consumer_generation=consumer.generation, residue_uuid=residue)
 
     def _skip(self, operation: Operation, payload: SwapStep, why: str, connection: Connection) -> Outcome:
         (instance, sequence), candidate = self._lock(connection, operation), payload.candidate

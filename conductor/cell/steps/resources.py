@@ -110,7 +110,19 @@ class CellResources(CellPart):
 
     def _write(self, operation: Operation, writing: WriteStep) -> None:
         wanted = msgspec.structs.replace(writing.before, allocations=writing.after, isolated=writing.isolated)
-        self._put(operation, writing, "write", wanted)
+        try:
+            self._put(operation, writing, "write", wanted)
+        except errors.ConsumerGenerationConflict:
+            # At step `fence`, step `write` has sent it before.
+            if not (operation.is_repeated or operation.step == "fence") or not self._is_written(operation, writing):
+                raise
+
+    def _is_written(self, operation: Operation, writing: WriteStep) -> bool:
+        """Return whether the consumer is as a write leaves it; then the stored answer of the write has expired."""
+        consumer = conflict_policy.find_consumer(self._cell.placement, operation.subject)
+        if consumer is None or consumer.generation != (writing.before.consumer_generation or 0) + 1:
+            return False
+        return conflict_policy.unchanged(consumer).allocations == writing.after
 
     def _put(self, operation: Operation, writing: WriteStep, what: str, wanted: ConsumerAllocations) -> None:
         self._cell.placement.call(

@@ -13,7 +13,7 @@ from conductor.cell.records.instances import CellInstance
 from conductor.cell.records.migrations import STOPPING, CellMigration
 from conductor.cell.steps.end_move import send_end
 from conductor.cell.steps.fall_back import FallBack
-from conductor.engine.conflict_policy import describe_foreign
+from conductor.engine.conflict_policy import describe_foreign, find_consumer
 from conductor.engine.steps import ABORTED, MOVE, REVERT, CommitStep, Ended, Next, Operation, Outcome, step
 from moorage import errors
 from moorage.messages import MoveEnded, StartOnHost
@@ -33,14 +33,24 @@ class ReturnToSource(CellPart):
         """Move the source's amounts from the migration back to the instance, and release the destination."""
         payload = operation.read(GiveBackStep)
 
-        def work(connection: Connection) -> tuple[CellMigration, AttemptRecord]:
+        def work(connection: Connection) -> tuple[CellMigration, AttemptRecord, AttemptRecord]:
             instance, migration = self._cell.migrations.expect(connection, operation.subject, *_RETURNING)
-            return migration, self._cell.records.numbered(connection, instance.uuid, payload.failed)
+            source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
+            return migration, source, self._cell.records.numbered(connection, instance.uuid, payload.failed)
 
-        migration, failed = self._cell.database.read(work)
+        migration, source, failed = self._cell.database.read(work)
         named = (payload.failed, payload.fate)
         try:
             ended = send_end(self._cell, operation, payload, migration, failed, "revert", *named)
+        except errors.ClaimReleased:
+            consumer = find_consumer(self._cell.placement, operation.subject)
+            # Only the end of this move gives the source's claim back. So an earlier try has ended it, and its stored
+            # answer has expired.
+            if consumer is None or consumer.claim_id != source.claim:
+                raise
+            # It may have named a residue: a cleanup finds out.
+            residue = failed.attempt_id if payload.fate == "unknown" else None
+            ended = MoveEnded(claim_id=source.claim, consumer_generation=consumer.generation, residue_uuid=residue)
         except errors.InvalidState as fault:
             if payload.fate != "unstarted":
                 raise

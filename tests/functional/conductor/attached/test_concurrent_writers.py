@@ -7,14 +7,25 @@ import msgspec
 import pytest
 from sqlalchemy import select
 from support.operations.cloud import lose
-from support.operations.port_room import BANDWIDTH, PORT, WIDTH, Ports, at_failpoint, attach_under, delete, rewrite
+from support.operations.port_room import (
+    BANDWIDTH,
+    PORT,
+    WIDTH,
+    Ports,
+    at_failpoint,
+    attach_under,
+    bandwidth,
+    delete,
+    rewrite,
+)
 from support.operations.room import Room
 
 from conductor.cell.payloads import WriteStep
 from conductor.schema import cell_operations
 from moorage import context, errors, ids
-from moorage.messages import DetachResource, ListOperations, OperationBegun, PutAllocations
+from moorage.messages import AttachResource, DetachResource, ListOperations, OperationBegun, PutAllocations
 from moorage.model.inspection import OperationSummary
+from placement_store.schema import requests
 
 
 def test_a_detach_releases_the_amounts_from_the_provider_that_holds_them_now(
@@ -159,3 +170,46 @@ def test_a_refused_write_cannot_be_carried_out_after_its_fence(room: Room, ports
 
     assert room.troubles.disarm(request_id) == []
     assert (ended.state, ports.held(server), len(refused)) == ("done", {"source 1": WIDTH}, 1)
+
+
+# --- Writes whose answer is lost and expires before the repetition ----------------------------------------------------
+
+
+def lose_an_answer(room: Room, kind: str) -> str:
+    """Lose the answer to the first write of the next order, and forget it; return the request id of the order."""
+
+    def expire() -> None:
+        room.cloud.database.write(lambda connection: connection.execute(requests.delete()))
+        lose()
+
+    return at_failpoint(room, f"step.{kind}.write.answered.*", expire)
+
+
+def test_an_attachment_whose_answer_has_expired_is_not_written_twice(room: Room, ports: Ports, server: str) -> None:
+    # Both fit on one NIC.
+    request_id = lose_an_answer(room, "attach")
+    message = AttachResource(request_id=ids.fresh(), instance_uuid=server, suffix=PORT, group=bandwidth(100))
+    with context.bound(request_id=request_id):
+        begun = room.order(message)
+
+    ended = ports.ended(begun)
+
+    assert room.troubles.disarm(request_id) == []
+    assert ended.state == "done"
+    assert list(ports.held(server).values()) == [100]
+    assert ports.detach(server).state == "done"
+    assert ports.held(server) == {}
+
+
+def test_a_detachment_whose_answer_has_expired_keeps_foreign_amounts(room: Room, ports: Ports, server: str) -> None:
+    ports.attach(server)
+    [name] = ports.held(server)
+    rewrite(room, server, lambda held: held[ports.nic("source", int(name[-1]))].update({BANDWIDTH: WIDTH + 100}))
+    request_id = lose_an_answer(room, "detach")
+    with context.bound(request_id=request_id):
+        begun = room.order(DetachResource(request_id=ids.fresh(), instance_uuid=server, suffix=PORT))
+
+    ended = ports.ended(begun)
+
+    assert room.troubles.disarm(request_id) == []
+    assert (ended.state, ports.held(server)) == ("done", {name: 100})
