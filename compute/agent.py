@@ -7,7 +7,7 @@ attempt's id, so that each step can be repeated by any process. Orders to existi
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 
@@ -149,6 +149,19 @@ class ComputeAgent:
             attempt.report = cell_messages.finished(guest)
         self._workers.submit(lambda: self._run(attempt, lambda: self._settle(attempt, guest)))
 
+    def settle_unanswered(self, except_on: Collection[str]) -> None:
+        """Complete the attempts that their hosts did not answer, on hosts that are alive again.
+
+        The cell may not have missed such a host: then it does not return, and the attempt would wait for its time-out.
+
+        :param except_on: hosts that have to return.
+        """
+        for guest in self.attempts.unanswered():
+            if guest.host in except_on or not self._driver.is_alive(guest.host):
+                continue
+            if (attempt := self.attempts.inherit(guest)) is not None:
+                self._workers.submit(partial(self._run, attempt, partial(self._settle_present, attempt, guest)))
+
     def require(self, message: BuildOnHost | DestroyOnHost | Order) -> None:
         """Check that a message's host is this agent's and alive.
 
@@ -172,6 +185,7 @@ class ComputeAgent:
             except errors.MoorageError as fault:
                 # Nothing is destroyed: this error does not mean that the guest is not wanted.
                 LOG.error("The attempt is left as it is: %s", fault)
+                attempt.unanswered = isinstance(fault, errors.Unavailable)
             except Exception:  # must not end the worker thread
                 LOG.exception("The attempt is left as it is")
             finally:
@@ -188,6 +202,16 @@ class ComputeAgent:
             attempt.report = self._try(attempt, guest, message)
         if attempt.report is not None:
             self._send_report(attempt, guest, attempt.report)
+
+    def _settle_present(self, attempt: AgentAttempt, guest: Guest) -> None:
+        """Complete an attempt by the guest that its host has now, if any."""
+        # Only a guest that was reported before is ever stopped.
+        if guest.attempt_id in self._driver.stopped(guest.host):
+            return
+        there = {each.attempt_id for each in self._driver.guests(guest.host)}
+        if guest.attempt_id in there.difference(self._driver.unfinished(guest.host)):
+            attempt.report = cell_messages.finished(guest)
+        self._settle(attempt, guest)
 
     def _settle(self, attempt: AgentAttempt, guest: Guest) -> None:
         if attempt.report is None:

@@ -37,6 +37,8 @@ class AgentAttempt:
         #: Its report, once its result is known.
         self.report: Report | None = None
         self.building = False
+        #: It was left as it is, because its host did not answer.
+        self.unanswered = False
         self.users = 0
 
     @property
@@ -90,6 +92,12 @@ class Attempts:
             if known is not None and (known.building or known.destroyed or known.report is not None):
                 return None
             return self._begin(self._get_or_create(guest.attempt_id), guest)
+
+    def unanswered(self) -> list[Guest]:
+        """Return the guests of the attempts that were left as they are, because their hosts did not answer."""
+        with self._changed:
+            left = [attempt for attempt in self._attempts.values() if attempt.unanswered and not attempt.building]
+            return [attempt.guest for attempt in left if attempt.guest is not None and not attempt.destroyed]
 
     def take_order(self, attempt_id: str, request_id: str) -> AgentAttempt:
         """Return the attempt for an order to its guest, created if unknown; the caller ends it by :meth:`release`.
@@ -163,6 +171,7 @@ class Attempts:
     def _begin(self, attempt: AgentAttempt, guest: Guest) -> AgentAttempt:
         attempt.guest = guest
         attempt.building = True
+        attempt.unanswered = False
         attempt.users += 1
         return attempt
 

@@ -57,11 +57,15 @@ class Returns:
     def note(self, hosts: Collection[str], lives: Mapping[str, int]) -> None:
         """Add hosts that have to return, with their lives, and retry all hosts that have not returned yet.
 
-        This is called with every answer to a report: hosts are retried at the interval of the reports.
+        This is called with every answer to a report: hosts are retried at the interval of the reports. So are attempts
+        that the other hosts did not answer.
         """
         self._lives.update(lives)
         with self._lock:
             self._returning.update(hosts)
+            returning = frozenset(self._returning)
+        self._agent.settle_unanswered(returning)
+        with self._lock:
             if self._busy or not self._returning:
                 return
             self._busy = True

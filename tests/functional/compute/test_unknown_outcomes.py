@@ -12,29 +12,46 @@ from moorage import errors
 from moorage.messages import BuildFailedInCell, BuildFinished, ReturnHosts
 
 
-@pytest.mark.parametrize("runs", [True, False], ids=["made", "half made"])
+class DyingDriver(FakeDriver):
+    """Loses a host for half a second at a moment of each spawn that a subclass chooses."""
+
+    def admit(self, host: str, guest: GuestSpec) -> None:
+        """Take every guest."""
+
+    def lose(self, host: str) -> None:
+        self.die(host, 0.5)
+        raise errors.NoReply(topic=f"host {host}", method="spawn", seconds=0.0)
+
+
+class DyingBefore(DyingDriver):
+    def spawn(self, host: str, guest: GuestSpec) -> None:
+        self.lose(host)
+
+
+class DyingMeanwhile(DyingDriver):
+    def behaviour(self, host: str, guest: GuestSpec) -> Behaviour:
+        self.lose(host)
+        raise AssertionError
+
+
+class DyingAfterwards(DyingDriver):
+    def spawn(self, host: str, guest: GuestSpec) -> None:
+        super().spawn(host, guest)
+        self.lose(host)
+
+
+class DyingAfterAFailure(DyingDriver):
+    def spawn(self, host: str, guest: GuestSpec) -> None:
+        self.die(host, 0.5)
+        raise errors.BuildFailed(instance_uuid=guest.instance_uuid, host=host, reason="it is broken")
+
+
+@pytest.mark.parametrize("driver", [DyingMeanwhile, DyingAfterwards])
 def test_a_guest_whose_host_has_died_before_its_driver_knew_the_outcome_is_reported_when_the_host_returns(
-    new_stage: NewStage, runs: bool
+    new_stage: NewStage, driver: type[DyingDriver]
 ) -> None:
-    class Dying(FakeDriver):
-        def admit(self, host: str, guest: GuestSpec) -> None:
-            """Take every guest."""
-
-        def spawn(self, host: str, guest: GuestSpec) -> None:
-            super().spawn(host, guest)
-            self.lose(host)
-
-        def behaviour(self, host: str, guest: GuestSpec) -> Behaviour:
-            if not runs:
-                self.lose(host)
-            return super().behaviour(host, guest)
-
-        def lose(self, host: str) -> None:
-            self.die(host, 0.5)
-            raise errors.NoReply(topic=f"host {host}", method="spawn", seconds=0.0)
-
     stage = new_stage()
-    stage.start(Dying)
+    stage.start(driver)
     wait_until(lambda: stage.cell.received(ReturnHosts) and not stage.cell.returning)
     build = build_on(HOST)
     stage.build(build)
@@ -42,6 +59,28 @@ def test_a_guest_whose_host_has_died_before_its_driver_knew_the_outcome_is_repor
     with stage.cell.lock:
         stage.cell.returning = {HOST}
 
+    runs = driver is DyingAfterwards
     kind: Any = BuildFinished if runs else BuildFailedInCell
     wait_until(lambda: [report.attempt_id for report in stage.cell.received(kind)] == [build.attempt_id])
     assert stage.attempts() == ([build.attempt_id] if runs else [])
+
+
+@pytest.mark.parametrize("driver", [DyingBefore, DyingMeanwhile, DyingAfterwards, DyingAfterAFailure])
+def test_a_guest_whose_host_is_alive_again_before_its_cell_has_missed_it_is_reported_at_once(
+    new_stage: NewStage, driver: type[DyingDriver]
+) -> None:
+    stage = new_stage()
+    stage.start(driver)
+    wait_until(lambda: stage.cell.received(ReturnHosts) and not stage.cell.returning)
+    returns = len(stage.cell.received(ReturnHosts))
+    build = build_on(HOST)
+
+    stage.build(build)
+
+    runs = driver is DyingAfterwards
+    kind: Any = BuildFinished if runs else BuildFailedInCell
+    wait_until(lambda: [report.attempt_id for report in stage.cell.received(kind)] == [build.attempt_id])
+    assert stage.attempts() == ([build.attempt_id] if runs else [])
+    stage.wait_for_reports(3)
+    assert len(stage.cell.build_methods()) == 2
+    assert len(stage.cell.received(ReturnHosts)) == returns
