@@ -87,7 +87,7 @@ class CellBuilds(CellPart):
             except errors.BusUnavailable:
                 raise  # the message bus is down, not this host: an alternate could not be reached either
             except errors.MoorageError as fault:
-                return self._not_started(operation, payload, fault)
+                return self._not_started(operation, payload, fault, order)
         waiting = StartStep(number=payload.number)
         return lambda _connection: Wait("wait", waiting, self._cell.options.build_timeout)
 
@@ -117,8 +117,11 @@ class CellBuilds(CellPart):
             moving=moving,
         )
 
-    def _not_started(self, operation: Operation, payload: StartStep, fault: errors.MoorageError) -> CommitStep:
-        if isinstance(fault, _NOT_NOW) and operation.tries < self._cell.options.max_unanswered_retries:
+    def _not_started(
+        self, operation: Operation, payload: StartStep, fault: errors.MoorageError, order: StartOrder
+    ) -> CommitStep:
+        may_succeed = isinstance(fault, _NOT_NOW) or self._went_to_former_agent(fault, order)
+        if may_succeed and operation.tries < self._cell.options.max_unanswered_retries:
             raise fault
         # Even if the order is refused, an earlier copy may have been carried out, and its answer lost. So the fate is
         # "unstarted": the store releases the claim only if no host has accepted it, and then no host can accept it.
@@ -132,6 +135,15 @@ class CellBuilds(CellPart):
             return self._cell.sequences.next_step(connection, instance, payload.number, reason, "unstarted")
 
         return record
+
+    def _went_to_former_agent(self, fault: errors.MoorageError, order: StartOrder) -> bool:
+        """Return whether the host of an order is unknown to the agent that was addressed, because another one has it.
+
+        The first order goes to the agent that the scheduler knows; its repetition goes to the agent on record.
+        """
+        if not isinstance(fault, errors.HostNotFound):
+            return False
+        return self._cell.hosts.agent_of(order.message.host) not in (None, order.agent)
 
     @step((BUILD, MOVE, UNSHELVE), "wait")
     def time_out(self, operation: Operation) -> CommitStep:

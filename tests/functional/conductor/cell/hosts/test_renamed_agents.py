@@ -17,9 +17,13 @@ class FormerAgent(FakeAgent):
     """Builds guests until it is gone, but carries out no other order for host `a`."""
 
     is_gone = False
+    #: It runs, and has lost host `a` to another agent.
+    runs_without = False
 
     @serves(BuildOnHost)
     def build_instance(self, message: BuildOnHost) -> Done:
+        if self.runs_without:
+            self.require(message.host)
         if self.is_gone and message.host == "a":
             raise errors.NoReply(topic="host a", method=message.method, seconds=0.0)
         return super().build_instance(message)
@@ -89,6 +93,29 @@ def test_a_guest_is_rebuilt_moved_and_shelved_by_the_current_agent_of_its_host(
 
     becomes(world, server, "shelved")
     assert world.placement.hosts_held() == set()
+
+
+@pytest.mark.usefixtures("server")
+def test_a_build_falls_back_when_the_agent_on_record_does_not_have_the_host(world: World) -> None:
+    assert isinstance(world.agent, FormerAgent)
+    world.agent.runs_without = True
+
+    [uuid] = world.build()
+
+    assert becomes(world, uuid, "active").host == "b"
+
+
+@pytest.mark.usefixtures("server")
+def test_a_guest_is_built_by_the_current_agent_of_its_host_though_the_former_one_does_not_have_it_any_more(
+    world: World, current_agent: FakeAgent
+) -> None:
+    assert isinstance(world.agent, FormerAgent)
+    world.agent.runs_without = True
+
+    [uuid] = world.build()
+
+    assert becomes(world, uuid, "active").host == "a"
+    assert [order.instance_uuid for order in current_agent.builds] == [uuid]
 
 
 @pytest.mark.usefixtures("server")
