@@ -146,10 +146,26 @@ class CellEndedRecords(EndedRecords):
     The record of an attempt stays as long as a host may have a guest of it: a host that returns destroys the guest
     because of that record. A host without instances, and the unknown guests of a host, stay until it has been silent
     for as long.
+
+    :param deleted_hosts: returns those of some hosts that an operator has deleted: they cannot have a guest.
     """
+
+    def __init__(
+        self,
+        database: Database,
+        table: Table,
+        scope: Mapping[str, str],
+        kept: float,
+        at_once: int = 1000,
+        *,
+        deleted_hosts: Callable[[Sequence[str]], Collection[str]] = lambda _hosts: (),
+    ) -> None:
+        super().__init__(database, table, scope, kept, at_once)
+        self._deleted_hosts = deleted_hosts
 
     def prune(self) -> int:
         """Delete what the cell keeps for ``kept`` seconds; return the number of operations."""
+        retired.note_deleted(self._database, self._scope["cell_uuid"], self._kept, self._deleted_hosts)
         if forgotten := unknown_guests.prune(self._database, self._scope["cell_uuid"], self._kept):
             LOG.info("Forgot %d unknown guests on silent hosts", forgotten)
         if gone := retired.prune(self._database, self._scope["cell_uuid"], self._kept):

@@ -165,7 +165,8 @@ class CellConductor(_Conductor):
         context = CellContext(conf, cell, database, operations, acknowledgements, bus, cell_bus, service)
         self._start(opened, context.agents.bulkheads, context.endpoint_bulkheads)
         steps = cell_parts.steps(context)
-        ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))
+        deleted_hosts = context.forced_down.deleted
+        ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf), deleted_hosts=deleted_hosts)
         deleted = CellDeletedInstances(database, cell.uuid, _instances_kept(conf))
         pruning = partial(prune, database, context.stored, context.revoked_claims, ended, deleted, Retention.of(conf))
         housekeeping = Housekeeping(conf, acknowledgements, pruning, service)

@@ -136,15 +136,15 @@ def list_hosts_declared_down(connection: Connection, message: ListHostsDeclaredD
     """Return the named hosts of a cell whose nodes are all forced down or deleted.
 
     Callers do not wait for reports of these hosts. A deleted host that reports itself again counts as a new one. With
-    ``or_disabled``, disabled nodes count like nodes that are forced down.
+    ``or_disabled``, disabled nodes count like nodes that are forced down; with ``only_deleted``, neither count.
     """
     # SELECT DISTINCT service_host FROM hosts WHERE cell_uuid = :cell AND service_host IN (...) AND NOT forced_down
     query = select(hosts.c.service_host).where(
-        hosts.c.cell_uuid == message.cell_uuid,
-        hosts.c.service_host.in_(message.service_hosts),
-        hosts.c.forced_down.is_(False),
+        hosts.c.cell_uuid == message.cell_uuid, hosts.c.service_host.in_(message.service_hosts)
     )
-    if message.or_disabled:
+    if not message.only_deleted:
+        query = query.where(hosts.c.forced_down.is_(False))
+    if message.or_disabled and not message.only_deleted:
         query = query.where(hosts.c.disabled.is_(False))
     awaited = set(connection.scalars(query.distinct()))
     return [name for name in message.service_hosts if name not in awaited]

@@ -45,7 +45,7 @@ class LocateCell(Message[Cell], ToPlacement, frozen=True, kw_only=True):
 class ListHostsDeclaredDown(Message[list[Name]], ToPlacement, frozen=True, kw_only=True):
     """Return the named hosts whose nodes are all forced down or deleted: nothing must wait for them."""
 
-    since: ClassVar = {"or_disabled": "1.6"}
+    since: ClassVar = {"or_disabled": "1.6", "only_deleted": "1.9"}
     guards: ClassVar = frozenset({"or_disabled"})
 
     version = "1.4"
@@ -53,6 +53,8 @@ class ListHostsDeclaredDown(Message[list[Name]], ToPlacement, frozen=True, kw_on
     service_hosts: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
     #: Include hosts that take no new guests: each node is forced down, disabled or deleted.
     or_disabled: bool | None = None
+    #: Exclude hosts that are only forced down or disabled.
+    only_deleted: bool = False
 
 
 class GetAllocations(Message[Consumer], ToPlacement, frozen=True, kw_only=True):

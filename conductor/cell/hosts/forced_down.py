@@ -1,6 +1,7 @@
 """Read from the placement role which hosts of a cell are forced down: no operation waits for their answers."""
 
 import logging
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection
 
@@ -49,6 +50,15 @@ class ForcedDownHosts:
             # Not the error itself: a caller that gets NoReply from this cell would take the cell for silent.
             reason = f"it is unknown whether host {host} is forced down: {fault}"
             raise errors.StoreUnavailable(schema="main", reason=reason) from fault
+
+    def deleted(self, hosts: Sequence[str]) -> Collection[str]:
+        """Return those of some hosts that an operator has deleted; none if the placement role does not answer."""
+        message = ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=tuple(hosts), only_deleted=True)
+        try:
+            return self._placement.call(message)
+        except errors.MoorageError as fault:  # a placement role of an earlier release refuses the message
+            LOG.info("It is unknown which of %d silent host(s) were deleted: %s", len(hosts), fault)
+            return ()
 
     def _is_listed(self, host: str, *, or_disabled: bool = False) -> bool:
         message = ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=(host,), or_disabled=or_disabled)

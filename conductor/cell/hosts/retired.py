@@ -4,16 +4,62 @@ The registry keeps such a host until an operator deletes it. If the host returns
 new one.
 """
 
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, func, or_, select
 
-from conductor.cell.records.attempts import MAY_HAVE_A_GUEST
+from conductor.cell.records.attempts import HAS_ENDED, MAY_HAVE_A_GUEST
 from conductor.schema import cell_agents, cell_attempts, cell_hosts, cell_instances
 from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.db.forced_index import has_row
 from moorage.service.pruning import AT_ONCE, in_parts
+
+
+def note_deleted(
+    database: Database, cell_uuid: str, silent_for: float, deleted: Callable[[Sequence[str]], Collection[str]]
+) -> None:
+    """Record that the guests of ended attempts on deleted hosts are gone, so that their records can be pruned.
+
+    Who deletes a host asserts that no guest runs there. If such a host returns after all, it lists its guests.
+
+    :param silent_for: hosts that have been silent for more than so many seconds are considered.
+    :param deleted: returns those of some hosts that an operator has deleted.
+    """
+    after = ""
+    while names := database.read(partial(_with_ended_guests, cell_uuid, silent_for, after)):
+        after = names[-1]
+        if gone := sorted(deleted(names)):
+            database.write(partial(_note_gone, cell_uuid, silent_for, gone))
+
+
+def _with_ended_guests(cell_uuid: str, silent_for: float, after: str, connection: Connection) -> Sequence[str]:
+    """Return the next silent hosts that may have guests of ended attempts, in the order of their names."""
+    # SELECT DISTINCT service_host FROM cell_hosts WHERE cell_uuid = ... AND service_host > :after AND it is silent
+    #    AND an ended attempt may have a guest there ORDER BY service_host LIMIT :n
+    host, attempt = cell_hosts.c, cell_attempts.c
+    guest = select(attempt.attempt_id).where(attempt.cell_uuid == host.cell_uuid, attempt.host == host.service_host)
+    query = select(host.service_host).where(
+        host.cell_uuid == cell_uuid,
+        host.service_host > after,
+        ~_was_heard(host, silent_for),
+        has_row(guest.where(MAY_HAVE_A_GUEST, HAS_ENDED)),
+    )
+    return connection.scalars(query.distinct().order_by(host.service_host).limit(AT_ONCE)).all()
+
+
+def _note_gone(cell_uuid: str, silent_for: float, hosts: Collection[str], connection: Connection) -> None:
+    # Compare again, with a lock: a host may have been heard since.
+    host, attempt = cell_hosts.c, cell_attempts.c
+    locked = select(host.service_host, _was_heard(host, silent_for).label("was_heard"))
+    rows = connection.execute(
+        locked.where(host.cell_uuid == cell_uuid, host.service_host.in_(hosts)).with_for_update()
+    ).all()
+    silent = sorted(set(hosts) - {row.service_host for row in rows if row.was_heard})
+    there = (attempt.cell_uuid == cell_uuid, attempt.host.in_(silent), MAY_HAVE_A_GUEST, HAS_ENDED)
+    connection.execute(cell_attempts.update().where(*there).values(guest_gone=True))
 
 
 def prune(database: Database, cell_uuid: str, silent_for: float) -> int:

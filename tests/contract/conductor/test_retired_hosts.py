@@ -1,5 +1,6 @@
 """Test which hosts of a cell are purged with their agents, and that others are kept, on SQLite and on MariaDB."""
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -10,6 +11,7 @@ from support.conductor.record_builders import CELL_UUID, RECORDS, built
 
 from conductor.cell.hosts import retired
 from conductor.cell.hosts.hosts import CellHosts
+from conductor.cell.records.attempts import MAY_HAVE_A_GUEST
 from conductor.retention import CellEndedRecords
 from conductor.schema import cell_agents, cell_attempts, cell_hosts, cell_instances, cell_operations
 from moorage import errors, ids
@@ -123,6 +125,92 @@ def test_a_silent_host_of_an_instance_or_with_a_guest_that_may_be_left_is_kept(d
     )
     prune(database)
     assert hosts_left(database) == set()
+
+
+def end(database: Database, attempt_id: str, host: str) -> None:
+    """End an attempt whose guest may be left on a host, after its instance has left the host."""
+    of_attempt = cell_attempts.c.attempt_id == attempt_id
+    database.write(partial(_execute, cell_attempts.update().where(of_attempt).values(host=host, state="ended")))
+    database.write(partial(_execute, cell_instances.update().values(host=None)))
+
+
+def may_have_guests(database: Database) -> set[str]:
+    query = select(cell_attempts.c.attempt_id).where(MAY_HAVE_A_GUEST)
+    return set(database.read(lambda connection: connection.scalars(query).all()))
+
+
+def prune_with_deleted(database: Database, *deleted: str) -> list[list[str]]:
+    """Purge records while these hosts are deleted; return the names of the hosts that were asked about."""
+    asked: list[list[str]] = []
+
+    def among(hosts: Sequence[str]) -> set[str]:
+        asked.append(list(hosts))
+        return {*hosts} & {*deleted}
+
+    scope = {"cell_uuid": CELL_UUID}
+    CellEndedRecords(database, cell_operations, scope, KEPT, deleted_hosts=among).prune()
+    return asked
+
+
+def test_a_silent_host_that_was_deleted_is_purged_although_guests_may_be_left_there(database: Database) -> None:
+    gone, kept = Agent(database, "gone", nodes=2), Agent(database, "kept")
+    (_one, on_gone), (_other, on_kept) = built(database), built(database)
+    end(database, on_gone, "gone")
+    end(database, on_kept, "kept")
+    for agent in (gone, kept):
+        agent.grow_old()
+
+    assert prune_with_deleted(database, "gone") == [["gone", "kept"]]
+
+    assert may_have_guests(database) == {on_kept}
+    assert hosts_left(database) == {"kept"}
+
+
+def test_a_deleted_host_keeps_the_records_of_guests_that_are_not_ended_and_of_a_short_silence(
+    database: Database,
+) -> None:
+    placed, lately = Agent(database, "placed"), Agent(database, "lately")
+    (_one, on_placed), (_other, on_lately) = built(database), built(database)
+    end(database, on_placed, "placed")
+    database.write(partial(_execute, cell_attempts.update().values(state="active")))
+    end(database, on_lately, "lately")
+    placed.grow_old()
+    lately.grow_old(KEPT - 60)
+
+    assert prune_with_deleted(database, "placed", "lately") == []
+
+    assert may_have_guests(database) == {on_placed, on_lately}
+    assert hosts_left(database) == {"placed", "lately"}
+
+
+def test_a_deleted_host_that_is_heard_at_that_moment_keeps_the_records_of_its_guests(database: Database) -> None:
+    gone = Agent(database, "gone")
+    _instance, attempt_id = built(database)
+    end(database, attempt_id, "gone")
+    gone.grow_old()
+
+    scope = {"cell_uuid": CELL_UUID}
+
+    def among(hosts: Sequence[str]) -> Sequence[str]:
+        gone.beat()
+        return hosts
+
+    CellEndedRecords(database, cell_operations, scope, KEPT, deleted_hosts=among).prune()
+
+    assert may_have_guests(database) == {attempt_id}
+    assert hosts_left(database) == {"gone"}
+
+
+def test_all_deleted_hosts_are_found_in_several_parts(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retired, "AT_ONCE", 2)
+    agents = [Agent(database, f"host{number}") for number in range(5)]
+    for agent in agents:
+        end(database, built(database)[1], agent.host)
+        agent.grow_old()
+
+    assert [len(names) for names in prune_with_deleted(database, "host1", "host4")] == [2, 2, 1]
+
+    assert hosts_left(database) == {"host0", "host2", "host3"}
 
 
 def test_a_host_with_a_node_that_was_heard_or_that_its_agent_withholds_is_kept(database: Database) -> None:

@@ -42,6 +42,8 @@ class FakePlacement(InMemoryPlacement, FakeCellList):
         #: Hosts that an operator has forced down.
         self.declared_down: set[str] = set()
         self.disabled: set[str] = set()
+        #: Hosts that an operator has deleted.
+        self.deleted_hosts: set[str] = set()
         #: The number of further writes that find a consumer changed since its generation was read.
         self.conflicts = 0
 
@@ -159,7 +161,9 @@ class FakePlacement(InMemoryPlacement, FakeCellList):
 
     @serves(ListHostsDeclaredDown)
     def list_hosts_declared_down(self, message: ListHostsDeclaredDown) -> list[str]:
-        listed = self.declared_down | self.disabled if message.or_disabled else self.declared_down
+        listed = set(self.deleted_hosts)
+        if not message.only_deleted:
+            listed |= self.declared_down | (self.disabled if message.or_disabled else set())
         return [host for host in message.service_hosts if host in listed]
 
     @serves(AcknowledgeRequests)

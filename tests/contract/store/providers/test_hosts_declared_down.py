@@ -52,6 +52,17 @@ def test_a_disabled_host_is_listed_only_on_request(store: Store) -> None:
     assert declared_down(store, up, off, down) == [down]
 
 
+def test_only_a_deleted_host_is_listed_on_request(store: Store) -> None:
+    groups = Groups(store)
+    up, down = groups.host(), groups.host(down=True)
+    message = ListHostsDeclaredDown(
+        cell_uuid=CELL, service_hosts=(up, "deleted", down), or_disabled=True, only_deleted=True
+    )
+
+    assert store.dispatcher.call(message) == ["deleted"]
+    assert message.lowest_version() == "1.9", "an earlier release would list the others too"
+
+
 def test_a_host_of_the_same_name_in_another_cell_is_another_host(store: Store) -> None:
     up = Groups(store).host()
     assert declared_down(store, up) == []

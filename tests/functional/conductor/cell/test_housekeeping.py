@@ -1,9 +1,12 @@
 """Test the periodic tasks of the conductors: they acknowledge, purge, and discover changes in cells."""
 
-from support.conductor.builders import World, wait_until
+import time
+
+from support.conductor.builders import World, report, wait_until
+from support.conductor.host_reports import report_hosts
 
 from moorage import ids
-from moorage.messages import DeleteAllocations, SelectDestinations, SwapClaim
+from moorage.messages import DeleteAllocations, SelectDestinations, ShowInCell, SwapClaim
 
 
 def test_stored_requests_are_acknowledged_when_their_outcome_is_recorded(world: World) -> None:
@@ -61,3 +64,27 @@ def test_old_stored_requests_are_purged_and_not_carried_out_again(world: World) 
 
     wait_until(lambda: left() == 0)
     assert len(world.agent.builds) == 1
+
+
+def test_the_guests_of_a_deleted_host_are_known_to_be_gone_when_it_has_been_silent_for_long(world: World) -> None:
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    report_hosts(world, hosts=(report("a"),))
+    world.agent.no_reply_to_destroy = world.placement.declared_down = {"a"}
+    world.delete(uuid)
+    world.becomes(uuid, "deleted")
+    with world.records.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE cell_hosts SET last_seen = 1")
+
+    def guests_left() -> list[bool]:
+        [instance] = world.cell_call(ShowInCell(instance_uuids=(uuid,)))
+        return [attempt.guest_left for attempt in instance.attempts]
+
+    world.conf.set_override("prune_interval", 0.2, group="service")
+    world.restart("cell")
+    time.sleep(1.0)
+    assert guests_left() == [True]
+
+    world.placement.deleted_hosts = {"a"}
+
+    wait_until(lambda: guests_left() == [False])
