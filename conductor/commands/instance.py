@@ -170,7 +170,6 @@ class InstanceDelete(OrderCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Send the order, and wait if `--wait` is given."""
-        conductor = self.client("conductor")
-        uuids = [instance_uuid(conductor, named) for named in parsed_args.uuid]
-        self.order_each(uuids, lambda uuid: conductor.call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid)))
+        uuids = self.instance_uuids(parsed_args.uuid)
+        self.order_each(uuids, lambda uuid: self.order(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid)))
         return INSTANCE_COLUMNS, self.wait(parsed_args, uuids, "deleted", "deleting")

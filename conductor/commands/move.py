@@ -11,7 +11,6 @@ from conductor.commands.order import INSTANCE_COLUMNS, REQUEST_ID, OrderCommand,
 from moorage import errors, ids
 from moorage.cli import request_arguments
 from moorage.cli.command import Argument, argument
-from moorage.cli.names import instance_uuid
 from moorage.messages import (
     AbortMigration,
     ConfirmMigration,
@@ -61,7 +60,7 @@ class _ServerOrder(OrderCommand):
         """Send the orders, and wait if `--wait` is given."""
         request_id = self.named(parsed_args)
         # Resolve all names first: an unknown or ambiguous name is refused before anything is ordered.
-        uuids = [instance_uuid(self.client("conductor"), named) for named in parsed_args.uuid]
+        uuids = self.instance_uuids(parsed_args.uuid)
 
         def order(uuid: str) -> Any:
             order_id, content = ids.derived(request_id, "order", uuid), self.content(parsed_args, uuid)

@@ -3,8 +3,8 @@
 import argparse
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +13,7 @@ from cliff.lister import Lister
 from moorage import errors, ids
 from moorage.cli import progress
 from moorage.cli.command import Configured, argument, not_negative, shown
+from moorage.cli.names import instance_uuid
 from moorage.messages import ShowInstance
 from moorage.messages.basis import OrderAfter
 from moorage.messages.conductor import EndOfMigration
@@ -60,6 +61,8 @@ class OrderCommand(Configured, Lister):
 
     #: Whether an order may have been recorded.
     _is_sent = False
+    #: Null for a command whose orders may be repeated with other ids.
+    _request_id: str | None = None
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command; the exit status is 1 if an order that was waited for has not reached its state.
@@ -72,18 +75,21 @@ class OrderCommand(Configured, Lister):
         except BaseException:  # Ctrl-C, too
             if self._is_sent:
                 # If the order is repeated with the same request id, it is carried out only once.
-                LOG.error("An order was sent and may be recorded. Repeat it with --request-id %s", self._request_id)
+                how = "the command" if self._request_id is None else f"it with --request-id {self._request_id}"
+                LOG.error("An order was sent and may be recorded. Repeat %s", how)
             raise
+
+    def instance_uuids(self, given: Sequence[str]) -> list[str]:
+        """Return the uuids of the instances with these names or uuids; raises as :func:`instance_uuid`."""
+        with _before_sending():
+            return [instance_uuid(self.client("conductor"), named) for named in given]
 
     def order(self, message: Mutation[R]) -> R:
         """Send an order to the super conductor; if it was certainly not sent, log that."""
         conductor = self.client("conductor")
-        try:
+        with _before_sending():
             conductor.require()
             message = self._guarded(message)
-        except errors.Unavailable:
-            LOG.error("The order was not sent")
-            raise
         sent_before, self._is_sent = self._is_sent, True
         try:
             return conductor.call(message)
@@ -118,8 +124,8 @@ class OrderCommand(Configured, Lister):
 
     def named(self, given: argparse.Namespace) -> str:
         """Return the request id that is given, or a new one, and keep it for error messages."""
-        self._request_id: str = given.request_id or ids.fresh()
-        return self._request_id
+        self._request_id = request_id = given.request_id or ids.fresh()
+        return request_id
 
     def wait(
         self,
@@ -150,6 +156,16 @@ class OrderCommand(Configured, Lister):
         seen = _wait_for(look, uuids, ends, what, given.wait_timeout if given.wait else 0.0)
         self.failed = given.wait and any(one.state not in wanted for one in seen)
         return seen
+
+
+@contextmanager
+def _before_sending() -> Iterator[None]:
+    """Log that the order was not sent, if a service is unavailable in the ``with`` block."""
+    try:
+        yield
+    except errors.Unavailable:
+        LOG.error("The order was not sent")
+        raise
 
 
 def _wait_for(

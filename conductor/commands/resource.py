@@ -8,7 +8,6 @@ from conductor.commands.order import REQUEST_ID, WAIT_TIMEOUT, OrderCommand
 from moorage import ids
 from moorage.cli import group_options
 from moorage.cli.command import Argument, argument, shown
-from moorage.cli.names import instance_uuid
 from moorage.messages import AttachResource, DetachResource, OperationBegun, ShowOperation
 from moorage.messages.wire import Mutation
 from moorage.model.inspection import OperationSummary
@@ -32,7 +31,7 @@ class _ResourceOrder(OrderCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Send the order, and wait unless `--no-wait` is given."""
         conductor = self.client("conductor")
-        uuid = instance_uuid(conductor, parsed_args.instance)
+        [uuid] = self.instance_uuids([parsed_args.instance])
         request_id = ids.derived(self.named(parsed_args), "order", uuid)
         named = {"instance_uuid": uuid, "suffix": parsed_args.name}
         ordered = self.order(self.kind(request_id=request_id, **named, **self.content(parsed_args)))

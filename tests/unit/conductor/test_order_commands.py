@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from conductor.commands.instance import InstanceDelete
 from conductor.commands.order import OrderCommand
 from moorage import errors, ids
 from moorage.cli.command import Table
@@ -125,7 +126,17 @@ def test_a_refused_order_is_not_to_be_repeated(caplog: pytest.LogCaptureFixture)
     assert "Repeat it" not in caplog.text
 
 
-@pytest.mark.parametrize("command", ["build --vcpus 1 --memory-mb 1", f"shelve {ids.derived('test', 'one')}"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "build --vcpus 1 --memory-mb 1",
+        f"shelve {ids.derived('test', 'one')}",
+        f"delete {ids.derived('test', 'one')}",
+        "delete one",
+        "migrate one",
+        "detach-resource one _port1",
+    ],
+)
 def test_an_order_to_a_broker_that_refuses_the_connection_was_certainly_not_sent(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +158,22 @@ def test_an_order_whose_instance_cannot_be_read_first_was_certainly_not_sent(cap
     with pytest.raises(errors.NoReply):
         command.order(ShelveInstance(request_id="r", instance_uuid=ids.fresh()))
     assert caplog.messages == ["The order was not sent"]
+
+
+@pytest.mark.parametrize(("fault", "is_unknown"), [(SILENT, True), (NOBODY, False)])
+def test_a_deletion_that_is_not_answered_is_to_be_repeated_only_if_it_may_have_arrived(
+    fault: errors.MoorageError, caplog: pytest.LogCaptureFixture, *, is_unknown: bool
+) -> None:
+    class Deleting(InstanceDelete):
+        def client(self, topic: str) -> Any:
+            assert topic == "conductor"
+            return Broken(fault)
+
+    with pytest.raises(type(fault)):
+        Deleting(Shell(), None, "instance delete").run(Namespace(uuid=[ids.fresh()], wait=False, formatter="value"))
+
+    sent = "An order was sent and may be recorded. Repeat the command"
+    assert caplog.messages == [sent if is_unknown else "The order was not sent"]
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-1", "-inf", "inf", "soon"])
