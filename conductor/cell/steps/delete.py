@@ -156,12 +156,16 @@ class CellDeletes(CellPart):
         reason = describe_foreign(released.extras, stay=self._cell.writes.keeps_foreign)
 
         def record(connection: Connection) -> Outcome:
-            self._cell.records.lock(connection, uuid)
+            instance = self._cell.records.lock(connection, uuid)
             self._cell.records.change(
                 connection, uuid, state="deleted", host=None, claim_id=None, migration_uuid=None, reason=reason
             )
             # A host may have reported its guest as gone after this step was recorded. Then the residue exists
-            # nevertheless, and only a cleanup releases it.
+            # nevertheless, and only a cleanup releases it. A repeated answer may not name it, because the first one has
+            # expired.
+            if instance is not None and payload.leave_residue:
+                current = {each.attempt_id for each in self._current(connection, instance)}
+                residues.update(current.difference(payload.guests_gone))
             attempts = self._cell.records.attempts(connection, uuid)
             left = [each for each in attempts if each.may_have_a_guest or each.attempt_id in residues]
             cleanups = CellCleanups(self._cell)

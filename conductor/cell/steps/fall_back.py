@@ -268,6 +268,9 @@ class FallBack(CellPart):
             return partial(self.wait_for_accepted, operation, payload.failed, payload.reason)
         except LOST as fault:
             LOG.info("%s has nothing left to release: %s", operation.subject, fault)
+            # If an earlier try has released it, the stored answer has expired, which may have named a residue.
+            if payload.failed is not None and payload.fate == "unknown":
+                released = Released(residue_uuid=failed.attempt_id)
         return partial(self._failed, operation, payload, gone, released)
 
     def _failed(

@@ -71,9 +71,10 @@ class CellShelves(CellPart):
         try:
             released = self._cell.placement.call(message)
         except (errors.ClaimReleased, errors.ConsumerNotFound) as fault:
-            # Another client has removed the claim and written other allocations.
+            # Another client has removed the claim and written other allocations. Or an earlier try has released it, and
+            # the stored answer has expired, which may have named a residue.
             LOG.warning("%s has nothing left to release: %s", operation.subject, fault)
-            released = Released()
+            released = Released(residue_uuid=attempt.attempt_id if leave_residue else None)
         return partial(self._shelved, operation, attempt, released)
 
     def _shelved(

@@ -10,7 +10,7 @@ from support.conductor.host_reports import ended_attempts, report_gone, report_h
 from support.conductor.moving_instances import Mover, becomes, built, shelve, shown, unshelve
 
 from moorage import errors
-from moorage.messages import EndMove, SwapClaim
+from moorage.messages import DeleteAllocations, EndMove, SwapClaim
 from moorage.messages.wire import Mutation
 from moorage.model import Instance
 
@@ -22,12 +22,15 @@ class ForgetsAnAnswer(FakePlacement):
         super().__init__()
         self.kind = kind
         self.has_forgotten = False
+        #: Called before the repetition.
+        self.before_repetition: Callable[[], None] = lambda: None
 
     def once(self, message: Mutation[Any], work: Callable[[], Any]) -> Any:
         answer = super().once(message, work)
         if isinstance(message, self.kind) and not self.has_forgotten:
             self.has_forgotten = True
             del self.answers[message.request_id]
+            self.before_repetition()
             raise errors.StoreUnavailable(schema="main", reason="its answer is lost")
         return answer
 
@@ -162,3 +165,65 @@ def test_a_move_takes_over_the_next_host_whose_claim_was_answered_too_late(world
     assert placement.has_forgotten
     move.end(outcome)
     settled(world, move.uuid, "c" if outcome == "confirm" else "a")
+
+
+# --- Residues on hosts that report their guests as gone before the repetition -----------------------------------------
+
+
+@pytest.fixture
+def placement(world: World) -> ForgetsAnAnswer:
+    """Forget an answer that names a residue; then host `a` reports that nothing is left there."""
+
+    def report() -> None:
+        start_hosts(world, "a")
+        report_gone(world, *ended_attempts(world, "a"))
+
+    placement = world.replace(ForgetsAnAnswer(DeleteAllocations))
+    placement.before_repetition = report
+    return placement
+
+
+def nothing_is_held(world: World, placement: ForgetsAnAnswer) -> None:
+    wait_until(lambda: world.pending("cell") == 0)
+    assert placement.has_forgotten
+    assert placement.residues == {}
+    assert placement.hosts_held() == set()
+
+
+def test_the_residue_of_a_build_that_has_failed_is_released_although_the_answer_has_expired(
+    world: World, placement: ForgetsAnAnswer
+) -> None:
+    world.restart("cell", build_timeout=0.5)
+    world.scheduler.hosts = ["a"]
+    world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
+
+    [uuid] = world.build()
+
+    becomes(world, uuid, "error")
+    nothing_is_held(world, placement)
+
+
+def test_the_residue_of_a_deleted_instance_is_released_although_the_answer_has_expired(
+    world: World, placement: ForgetsAnAnswer
+) -> None:
+    uuid = built(world)
+    world.agent.no_reply_to_destroy = placement.declared_down = {"a"}
+
+    world.delete(uuid)
+
+    becomes(world, uuid, "deleted")
+    nothing_is_held(world, placement)
+
+
+def test_the_residue_of_a_shelved_instance_is_released_although_the_answer_has_expired(
+    world: World, placement: ForgetsAnAnswer
+) -> None:
+    uuid = built(world)
+    world.agent.no_reply_to_destroy = {"a"}
+    shelve(world, uuid)
+    wait_until(lambda: world.pending("cell", "AND kind = 'shelve' AND tries > 0") == 1)
+
+    placement.declared_down = {"a"}
+
+    becomes(world, uuid, "shelved")
+    nothing_is_held(world, placement)
