@@ -123,9 +123,10 @@ def changes_since(
     if not rows and 0 < (last := newest(connection)) < last_id:
         # Numbers only grow, and the newest is never pruned: the store has been replaced by an older one.
         return Changes(last, {}, set(), {}, is_another_history=True)
-    is_pruned = last_id > 0 and (not rows or rows[0].id > last_id + 1)
+    # A reader of an empty feed knows no row: to it, all numbers before the first one that it finds may be pruned.
+    is_pruned = rows[0].id > last_id + 1 if rows else last_id > 0
     # The row that begins a history may be pruned, too.
-    is_another = is_pruned and bool(rows) and rows[0].id - last_id > _LEAP // 2
+    is_another = bool(rows) and rows[0].id - last_id > _LEAP // 2
     provider_seqs: dict[int, int | None] = {}
     host_ids: set[int] = set()
     while rows:

@@ -199,6 +199,8 @@ class Follower:
         if not provider_ids and not host_ids:
             return
         found = self._unread(connection)
+        if found.is_pruned:
+            return  # it may have contained them
         drifted = len(set(provider_ids) - found.provider_seqs.keys()) + len(set(host_ids) - found.host_ids)
         metrics.VIEW_DRIFT.inc(drifted)
         if drifted:

@@ -1,5 +1,6 @@
 """Test that a scheduler reads many unread changes in parts of a bounded size, and notices that some were pruned."""
 
+import pytest
 from support.placement_store.builders import CallBetween
 from support.scheduler.rig import Rig
 
@@ -30,9 +31,13 @@ def test_many_unread_changes_are_read_in_parts_and_none_is_missed(rig: Rig) -> N
     assert len([statement for statement in again.statements if "FROM changes" in statement]) <= 2
 
 
-def test_changes_that_were_pruned_before_they_were_read_are_found_by_a_comparison(rig: Rig) -> None:
-    rig.add_hosts(range(3))
+@pytest.mark.parametrize("hosts_at_first", [3, 0])
+def test_changes_that_were_pruned_before_they_were_read_are_found_by_a_comparison(
+    rig: Rig, hosts_at_first: int
+) -> None:
+    rig.add_hosts(range(hosts_at_first))
     scheduler = rig.scheduler()
+    rig.add_hosts(range(hosts_at_first, 3))
     rig.take(1, vcpus=4)
     rig.take(2, vcpus=5)
     prune_all(rig.database, -1.0)
