@@ -18,11 +18,15 @@ _FORBIDDEN_TRAITS_SINCE, _ANY_TRAIT_SINCE = v("1.22"), v("1.39")
 _REPEATED_AGGREGATES_SINCE, _FORBIDDEN_AGGREGATES_SINCE = v("1.24"), v("1.32")
 _MORE_THAN_ANY_INVENTORY = 2**60
 _BAD_REQUIRED = (Phrase.INVALID_QUERY, Phrase.BAD_REQUIRED)
+_CANONICAL_UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _UUID = re.compile(r"(?:urn:uuid:)?\{?[0-9A-Fa-f-]+\}?")
 
 
 def canonical_uuid(text: str) -> str | None:
     """Return a uuid in its canonical form; null if the text is not a uuid."""
+    # Most are in the canonical form, and Python's parser takes several times as long as this.
+    if _CANONICAL_UUID.fullmatch(text):
+        return text
     # Python's parser would ignore blanks and underscores.
     if not _UUID.fullmatch(text):
         return None

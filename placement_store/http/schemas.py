@@ -1,10 +1,17 @@
-"""Validate bodies and queries by JSON schemas, each of which applies from a microversion on."""
+"""Validate bodies and queries by JSON schemas, each of which applies from a microversion on.
+
+fastjsonschema decides whether a value conforms, in less than a microsecond for each member; jsonschema takes many times
+as long, so it only explains what does not conform.
+"""
 
 import bisect
 import itertools
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, cached_property
 from typing import Any
 
+import fastjsonschema
 import jsonschema
 import jsonschema.validators
 
@@ -33,21 +40,75 @@ def _unique_strings(
             yield jsonschema.ValidationError(f"{value!r} has non-unique elements")
 
 
-def _allowed_items(
+def _nonconforming_items(
     validator: Any, items: Schema, value: object, schema: Schema
 ) -> Iterator[jsonschema.ValidationError]:
-    """Validate no more items than a list may have: ``maxItems`` refuses a longer list, which may have a million."""
+    """Find the faults of items, but of no more than a list may have: ``maxItems`` refuses a longer one."""
     if isinstance(value, list):
-        yield from _Published.VALIDATORS["items"](validator, items, value[: schema.get("maxItems")], schema)
+        compiled = _compiled(json.dumps(items))
+        for place, item in enumerate(value[: schema.get("maxItems")]):
+            if not compiled.conforms(item):
+                yield from validator.descend(item, items, path=place)
+
+
+def _nonconforming_members(keyword: str) -> Callable[..., Iterator[jsonschema.ValidationError]]:
+    """Return a check by a keyword that looks only at the members of an object that do not conform to it."""
+
+    def find(validator: Any, rule: Schema, value: object, schema: Schema) -> Iterator[jsonschema.ValidationError]:
+        if isinstance(value, dict):
+            compiled = _compiled(json.dumps({"type": "object", keyword: rule}))
+            faulty = {name: member for name, member in value.items() if not compiled.conforms({name: member})}
+            yield from _Published.VALIDATORS[keyword](validator, rule, faulty, schema)
+
+    return find
 
 
 _Published = jsonschema.validators.validator_for({})
-_Validator = jsonschema.validators.extend(_Published, {"uniqueItems": _unique_strings, "items": _allowed_items})
+_Validator = jsonschema.validators.extend(
+    _Published,
+    {
+        "uniqueItems": _unique_strings,
+        "items": _nonconforming_items,
+        **{keyword: _nonconforming_members(keyword) for keyword in ("patternProperties", "propertyNames")},
+    },
+)
+
+
+def _is_uuid(value: object) -> bool:
+    """Return whether a text is a uuid in any spelling: with or without hyphens, in capitals or not."""
+    return not isinstance(value, str) or canonical_uuid(value) is not None
 
 
 _FORMATS = jsonschema.FormatChecker(formats=())
-# Any spelling of a uuid: with or without hyphens, in capitals or not.
-_FORMATS.checks("uuid")(lambda value: not isinstance(value, str) or canonical_uuid(value) is not None)
+_FORMATS.checks("uuid")(_is_uuid)
+
+
+class CompiledSchema:
+    """A schema that is compiled to Python when it is first needed, which takes ten milliseconds."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def conforms(self, value: object) -> bool:
+        """Return whether a value conforms to the schema."""
+        try:
+            self._validate(value)
+        except fastjsonschema.JsonSchemaValueException:
+            return False
+        return True
+
+    @cached_property
+    def _validate(self) -> Callable[[object], object]:
+        validate: Callable[[object], object] = fastjsonschema.compile(
+            dict(self._schema), formats={"uuid": _is_uuid}, use_default=False, detailed_exceptions=False
+        )
+        return validate
+
+
+@cache
+def _compiled(text: str) -> CompiledSchema:
+    """Return a part of a schema, which is given as JSON."""
+    return CompiledSchema(json.loads(text))
 
 
 class Schemas:
@@ -60,24 +121,24 @@ class Schemas:
         self.by_version = {v(text): schema for text, schema in by_version.items()}
         self._since = sorted(self.by_version)
         # The first is for versions before all of them.
-        self._validators = [None, *(_validator(self.by_version[since]) for since in self._since)]
+        self._schemas = [None, *(self.by_version[since] for since in self._since)]
+        self._compiled = [None if schema is None else _checked(schema) for schema in self._schemas]
 
     def schema_at(self, version: Version) -> Schema | None:
         """Return the schema of a version; null if it sends no body or query."""
-        validator = self._validators[bisect.bisect_right(self._since, version)]
-        return None if validator is None else validator.schema
+        return self._schemas[bisect.bisect_right(self._since, version)]
 
     def check(self, version: Version, value: object, phrase: Phrase) -> None:
         """Validate ``value``; the detail of a refusal begins with ``phrase``.
 
         :raises HTTPRefusal: 400, with the path and the reason of the fault.
         """
-        validator = self._validators[bisect.bisect_right(self._since, version)]
+        compiled = self._compiled[bisect.bisect_right(self._since, version)]
+        if compiled is None or compiled.conforms(value):
+            return
         try:
-            if validator is None or validator.is_valid(value):
-                return
-            faults = itertools.islice(validator.iter_errors(value), _MOST_FAULTS)
-            fault: Any = jsonschema.exceptions.best_match(faults)
+            faults = _Validator(self.schema_at(version), format_checker=_FORMATS).iter_errors(value)
+            fault: Any = jsonschema.exceptions.best_match(itertools.islice(faults, _MOST_FAULTS))
         except RecursionError as deep:
             raise HTTPRefusal(400, f"{phrase.about()} It is nested too deeply.") from deep
         where = "".join(f"[{part!r}]" for part in list(fault.absolute_schema_path)[:-1])
@@ -92,11 +153,9 @@ def _shortened(message: str) -> str:
     return message if len(message) <= 500 else f"{message[:200]} ... {message[-300:]}"
 
 
-def _validator(schema: Schema | None) -> Any:
-    if schema is None:
-        return None
+def _checked(schema: Schema) -> CompiledSchema:
     _Validator.check_schema(schema)
-    return _Validator(schema, format_checker=_FORMATS)
+    return CompiledSchema(schema)
 
 
 def document(properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> dict[str, Any]:
