@@ -17,6 +17,10 @@ from placement_store.db.names import ResourceClassNames, TraitNames
 from placement_store.providers import aggregates
 from placement_store.schema import inventories, provider_traits
 
+#: The most classes of one statement: SQLite takes less than a thousand conditions that are joined with OR, and the
+#: statements of each number of classes are kept. Arbitrary.
+_CLASSES_TOGETHER = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Needs:
@@ -78,10 +82,12 @@ def _met(connection: Connection, needs: Needs, batch: Batch, ids: Set[int]) -> I
             row = held.get(class_id)
             if row is not None and row.max_unit >= amount and row.used + amount <= row.capacity:
                 yield id_, class_id
-    amounts: dict[str, int] = {}
-    for i, (class_id, amount) in enumerate(needs.room.items()):
-        amounts |= {f"c{i}": class_id, f"n{i}": amount}
-    yield from _having_room(len(needs.room)).rows(connection, sorted(ids - batch.inventories.keys()), **amounts)
+    unread = sorted(ids - batch.inventories.keys())
+    for part in bulk.chunks([*needs.room.items()], _CLASSES_TOGETHER):
+        amounts: dict[str, int] = {}
+        for i, (class_id, amount) in enumerate(part):
+            amounts |= {f"c{i}": class_id, f"n{i}": amount}
+        yield from _having_room(len(part)).rows(connection, unread, **amounts)
     if numbers := frozenset[int]().union(*needs.traits):
         for id_, number in _HAVING_TRAITS.rows(connection, sorted(ids), numbers=sorted(numbers)):
             yield from ((id_, need) for need in needs.traits if number in need)

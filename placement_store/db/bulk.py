@@ -16,10 +16,10 @@ T = TypeVar("T")
 CHUNK = 5_000
 
 
-def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield ``values`` in chunks that one statement can take as parameters."""
-    for start in range(0, len(values), CHUNK):
-        yield values[start : start + CHUNK]
+def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
+    """Yield ``values`` in chunks, by default as large as one statement can take as parameters."""
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
 
 
 class Lookup:

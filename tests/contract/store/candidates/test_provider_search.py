@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.placement_store.builders import Store
 
 from moorage import errors, ids
-from moorage.messages import ListResourceProviders
-from moorage.model import Inventory, ProviderReport, ResourceGroup, ResourceProvider
+from moorage.messages import ListAllocationCandidates, ListResourceProviders
+from moorage.model import Inventory, ProviderReport, ResourceGroup, ResourceProvider, ResourceRequest
 
 AVX, SSE, SSD = "HW_CPU_X86_AVX2", "HW_CPU_X86_SSE42", "STORAGE_DISK_SSD"
 TRAITS = [AVX, SSE, SSD]
@@ -240,3 +240,18 @@ def fits(inventory: Inventory, used: int, amount: int) -> bool:
         and inventory.min_unit <= amount <= inventory.max_unit
         and amount % inventory.step_size == 0
     )
+
+
+def test_a_group_may_name_more_classes_than_a_statement_can_have_conditions(store: Store) -> None:
+    wanted = {f"CUSTOM_{number}": 1 for number in range(1100)}
+    store.dispatcher.classes.ensure(wanted)
+    # The inventories of the first few hosts are read whole.
+    for number in range(40):
+        store.provider(f"host {number}", CUSTOM_1=1)
+    big = store.provider("big host", **wanted)
+
+    request = ResourceRequest(groups={"": ResourceGroup(resources=wanted)})
+    found = store.dispatcher.call(ListAllocationCandidates(request=request, limit=10))
+
+    assert [dict(one.allocations[big].resources) for one in found.allocation_requests] == [wanted]
+    assert matching(store, resources=wanted) == ["big host"]
