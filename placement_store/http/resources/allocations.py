@@ -91,6 +91,10 @@ _BAD_NAME_OF_ONE: ErrorAnswers = {
     errors.ResourceClassNotFound: ErrorAnswer(400, phrases=(Phrase.NOT_ALLOCATED_TO, Phrase.NO_CLASS)),
 }
 
+#: The most amounts of a consumer that is written in one transaction with others: they wait for it, and a statement
+#: takes a bounded number of uuids. A server has a few amounts. Arbitrary.
+_MOST_SHARED = 100
+
 _BY_PROVIDER_SINCE, _GENERATION_SINCE, _TYPE_SINCE = v("1.12"), v("1.28"), v("1.38")
 
 
@@ -172,7 +176,7 @@ class AllocationsOfConsumerResource(Resource):
 
     def __init__(self, store: Dispatcher, *others: Any) -> None:
         super().__init__(store, *others)
-        self._write: Callable[[tuple[str, Put]], None] = store.unnamed_together(
+        self._write_with_others: Callable[[tuple[str, Put]], None] = store.unnamed_together(
             lambda connection, sent: puts.write_each(connection, sent, store.classes), "allocations"
         )
 
@@ -196,7 +200,11 @@ class AllocationsOfConsumerResource(Resource):
     def on_put(self, call: Call, consumer_uuid: str) -> OperationResult:
         """Replace the allocations of a consumer."""
         uuid = _required_uuid(consumer_uuid, "consumer")
-        self._write((uuid, put_of(call.body, call.version, self.settings)))
+        wanted = put_of(call.body, call.version, self.settings)
+        if sum(map(len, wanted.amounts.values())) <= _MOST_SHARED:
+            self._write_with_others((uuid, wanted))
+        else:
+            self.store.once_without_id(lambda connection: puts.write(connection, {uuid: wanted}, self.store.classes))
         return OperationResult(204)
 
     @DeclaredOperation("placement:allocations:delete")

@@ -221,6 +221,26 @@ def test_a_body_that_violates_its_schema_is_refused(api: Api, host: str, change:
     api.refused(400, "POST", "/allocations", {ids.fresh(): body({host: {"VCPU": 1}}) | change})
 
 
+def test_a_consumer_of_more_providers_than_a_statement_takes_is_refused_for_what_is_wrong(api: Api) -> None:
+    sent = body({ids.fresh(): {"A": 1} for _ in range(251_000)})
+
+    reply = api.ask("PUT", path_of(ids.fresh()), sent)
+
+    assert reply.status_code == 400
+    assert "that does not exist" in reply.json()["errors"][0]["detail"]
+
+
+def test_a_consumer_of_very_many_amounts_is_written_like_any_other(api: Api) -> None:
+    hosts = [api.provider(f"host {number}", VCPU=2) for number in range(101)]
+    uuid, amounts = ids.fresh(), {host: {"VCPU": 1} for host in hosts}
+
+    api.does("PUT", path_of(uuid), body(amounts))
+    assert api.refused(409, "PUT", path_of(uuid), body(amounts)) == "concurrent_update"
+    api.does("PUT", path_of(uuid), body({host: {"VCPU": 2} for host in hosts}, generation=1))
+
+    assert api.store.held(uuid) == {host: {"VCPU": 2} for host in hosts}
+
+
 def test_a_uuid_that_is_named_twice_also_in_two_spellings_is_refused(api: Api, host: str) -> None:
     uuid = ids.fresh()
     twice = {host: {"VCPU": 1}, host.upper(): {"VCPU": 1}}
