@@ -154,18 +154,19 @@ def bump_generation(
         raise StaleRead
 
 
-def bump_generations(connection: Connection, holdings: Sequence[Holding]) -> None:
-    """Bump the generations of consumers by compare-and-swap, in the order of their ids; change no other column.
+def bump_generations(connection: Connection, holdings: Sequence[Holding], columns: Mapping[str, Any]) -> None:
+    """Bump the generations of consumers by compare-and-swap, in the order of their ids, and set ``columns`` in each.
 
     :raises StaleRead: one of them has changed since it was read.
     """
-    # UPDATE consumers SET generation = generation + 1, updated_at = :now
+    # UPDATE consumers SET generation = generation + 1, updated_at = :now, ...
     #  WHERE id IN (...) AND (id, generation) IN ((..., ...), ...)
     table = consumers.c
     for chunk in bulk.chunks(sorted((holding.id, holding.generation) for holding in holdings)):
         # The condition on the id alone uses the index: with only the pair of columns, the database scans the table.
         these = (table.id.in_([id_ for id_, _ in chunk]), tuple_(table.id, table.generation).in_(chunk))
-        statement = consumers.update().where(*these).values(generation=table.generation + 1, updated_at=now())
+        values = {**columns, "generation": table.generation + 1, "updated_at": now()}
+        statement = consumers.update().where(*these).values(values)
         if connection.execute(statement).rowcount != len(chunk):
             raise StaleRead
 

@@ -8,6 +8,7 @@ consumer's allocations are read without a lock; the compare-and-swap of its gene
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select
@@ -91,7 +92,15 @@ class ConsumerChange:
     @property
     def is_plain(self) -> bool:
         """Return whether only the generation changes in the consumer's own row."""
-        return not (self.columns or self.claimed or self.unaccepted or self.for_good or self.forgets)
+        return self.common_columns == {}
+
+    @property
+    def common_columns(self) -> Mapping[str, Any] | None:
+        """Return the columns, if nothing else but the generation changes in the consumer's own row; otherwise null.
+
+        Consumers of which these are equal may be updated together.
+        """
+        return None if self.claimed or self.unaccepted or self.for_good or self.forgets else self.columns
 
     @property
     def forgets(self) -> bool:
@@ -267,22 +276,29 @@ def _update_consumers(script: Script, changes: Sequence[ConsumerChange]) -> dict
     if not present:
         return ids
     connection = script.connection
-    if all(change.is_plain for _, change, _ in present):
-        # In few statements: a reshape bumps very many consumers, and all claims of the tree wait for it.
-        consumers.bump_generations(connection, [before for _, _, before in present])
-        return ids
-    for _, change, before in sorted(present, key=lambda one: one[0]):
-        if change.for_good and change.after:
-            tombstones.bury_keeping_row(connection, before, unaccepted=change.unaccepted)
-        elif change.for_good:
-            tombstones.bury(connection, change.uuid, before, unaccepted=change.unaccepted)
-        elif change.forgets:
-            consumers.forget(connection, before, unaccepted=change.unaccepted)
-        else:
-            consumers.bump_generation(
-                connection, before, change.columns, claimed=change.claimed, unaccepted=change.unaccepted
-            )
+    present.sort(key=lambda one: one[0])
+    # In few statements: a reshape bumps very many consumers, and all claims of the tree wait for it.
+    for columns, run in groupby(present, key=lambda one: one[1].common_columns):
+        changed = [(change, before) for _, change, before in run]
+        if columns is not None and (len(changed) > 1 or not columns):
+            consumers.bump_generations(connection, [before for _, before in changed], columns)
+            continue
+        for change, before in changed:
+            _update_consumer(connection, change, before)
     return ids
+
+
+def _update_consumer(connection: Connection, change: ConsumerChange, before: Holding) -> None:
+    if change.for_good and change.after:
+        tombstones.bury_keeping_row(connection, before, unaccepted=change.unaccepted)
+    elif change.for_good:
+        tombstones.bury(connection, change.uuid, before, unaccepted=change.unaccepted)
+    elif change.forgets:
+        consumers.forget(connection, before, unaccepted=change.unaccepted)
+    else:
+        consumers.bump_generation(
+            connection, before, change.columns, claimed=change.claimed, unaccepted=change.unaccepted
+        )
 
 
 def _create_consumers(script: Script, changes: Sequence[ConsumerChange]) -> dict[str, int]:

@@ -1,20 +1,22 @@
 """Test consumers written over HTTP, which differ from those of RPC in how they are created and deleted."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from support.placement_store.builders import Amounts, Store, at_once, http_put
+from support.placement_store.builders import Amounts, Store, at_once, executed, http_put
 
 from moorage import errors, ids
+from placement_store.allocations import write as allocations
 from placement_store.claims import put as puts
 from placement_store.claims.put import ANY_GENERATION, Put
-from placement_store.db.retries import retry_on_stale_read
+from placement_store.db.retries import StaleRead, retry_on_stale_read
 from placement_store.schema import consumers
 
-SMALL = {"VCPU": 2}
+SMALL, ONE_MB = {"VCPU": 2}, {"MEMORY_MB": 1}
 
 
 def write(store: Store, wanted: Mapping[str, Put]) -> None:
@@ -156,3 +158,37 @@ def test_a_delete_for_good_beside_a_put_over_http_leaves_the_store_sound(store: 
         assert store.used(host)["VCPU"] == (2 if generation(store, uuid) else 0)
         store.delete(uuid, for_good=True)
     assert store.is_sound()
+
+
+def test_twenty_consumers_whose_type_changes_cost_as_many_statements_as_two(store: Store, host: str) -> None:
+    uuids = [ids.fresh() for _ in range(20)]
+    for uuid in uuids:
+        put(store, uuid, {host: ONE_MB})
+    counts = []
+    for kind, some in (("ONE", uuids[:2]), ("TWO", uuids[2:])):
+        described = {"project_id": "other", "user_id": "user", "consumer_type": kind}
+        wanted = {uuid: replace(http_put({host: ONE_MB}, 1), described=described) for uuid in some}
+        with executed(store.database) as statements:
+            write(store, wanted)
+        counts.append(len(statements))
+
+    assert counts[0] == counts[1]
+    columns = (consumers.c.project_id, consumers.c.consumer_type, consumers.c.generation)
+    with store.database.engine.connect() as connection:
+        found = [tuple(row) for row in connection.execute(select(*columns).order_by(consumers.c.id))]
+    assert found == [("other", "ONE", 2)] * 2 + [("other", "TWO", 2)] * 18
+
+
+def test_a_stale_consumer_among_many_changed_ones_changes_none(store: Store, host: str) -> None:
+    uuids = [ids.fresh() for _ in range(3)]
+    for uuid in uuids:
+        put(store, uuid, {host: ONE_MB})
+    described = {"project_id": "other", "user_id": "user"}
+    wanted = {uuid: replace(http_put({host: ONE_MB}, 1), described=described) for uuid in uuids}
+
+    planned = store.database.read(lambda connection: puts.plan(connection, wanted, store.names))
+    put(store, uuids[1], {host: SMALL}, 1)
+
+    with pytest.raises(StaleRead):
+        store.database.write(lambda connection: allocations.write(connection, planned.changes, store.names))
+    assert [generation(store, uuid) for uuid in uuids] == [1, 2, 1]
