@@ -1,6 +1,6 @@
 """Resolve the child providers that a reshape describes: some exist, the others are to be created."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from moorage import errors
@@ -28,13 +28,15 @@ class ExtendedTree:
     fields: Mapping[InventoryKey, InventoryFields]
     #: Name by uuid.
     names: Mapping[str, str]
+    #: The uuid of each provider by its uuid and by its name: a request has up to a hundred thousand references.
+    uuids: Mapping[str, str]
 
     def uuid_of(self, reference: str) -> str:
         """Return the uuid of the provider, existing or new, to which a uuid or a name refers.
 
         :raises ProviderNotFound: it neither exists nor is described.
         """
-        return _find(self.tree, {child.uuid: child.described.name for child in self.new}, reference)
+        return _find(self.uuids, reference)
 
 
 def extend_tree(tree: ReshapeTree, described: Sequence[ChildProvider], new_uuid: Callable[[str], str]) -> ExtendedTree:
@@ -45,14 +47,18 @@ def extend_tree(tree: ReshapeTree, described: Sequence[ChildProvider], new_uuid:
     :raises ProviderNotFound: a parent neither exists nor is described.
     """
     _refuse_doubles(described)
+    names = {one.uuid: one.name for one in tree.providers.values()}
+    by_name = {name: uuid for uuid, name in names.items()}
     uuids = [
-        _identity(tree, child, f"$.providers[{i}]") or child.uuid or new_uuid(child.name)
+        _identity(tree, by_name, child, f"$.providers[{i}]") or child.uuid or new_uuid(child.name)
         for i, child in enumerate(described)
     ]
     new = {uuid: child.name for uuid, child in zip(uuids, described, strict=True) if uuid not in tree.providers}
+    # A uuid takes precedence over an equal name, and a new provider over an existing one.
+    known = by_name | _themselves(names) | {name: uuid for uuid, name in new.items()} | _themselves(new)
     children: list[NewChild] = []
     for position, (uuid, child) in enumerate(zip(uuids, described, strict=True)):
-        parent_uuid = _find(tree, new, child.parent)
+        parent_uuid = _find(known, child.parent)
         if uuid in new:
             children.append(NewChild(uuid, parent_uuid, child))
         elif tree.providers[uuid].parent_uuid != parent_uuid:
@@ -65,26 +71,29 @@ def extend_tree(tree: ReshapeTree, described: Sequence[ChildProvider], new_uuid:
         for uuid, child in zip(uuids, described, strict=True)
         for name, wanted in child.inventories.items()
     }
-    return ExtendedTree(tree, children, fields, {one.uuid: one.name for one in tree.providers.values()} | new)
+    return ExtendedTree(tree, children, fields, names | new, known)
 
 
-def _find(tree: ReshapeTree, new: Mapping[str, str], reference: str) -> str:
-    """Return the uuid of a provider, given by its uuid or else its name; ``new`` has the new names by uuid.
+def _themselves(uuids: Iterable[str]) -> dict[str, str]:
+    return {uuid: uuid for uuid in uuids}
+
+
+def _find(known: Mapping[str, str], reference: str) -> str:
+    """Return the uuid of a provider, given by its uuid or else its name.
 
     :raises ProviderNotFound: it neither exists nor is described.
     """
-    if reference in new:
-        return reference
-    by_name = next((uuid for uuid, name in new.items() if name == reference), None)
-    found = by_name or tree.uuid_of(reference)
-    if found is None:
+    if reference not in known:
         raise errors.ProviderNotFound(name=reference)
-    return found
+    return known[reference]
 
 
-def _identity(tree: ReshapeTree, child: ChildProvider, path: str) -> str | None:
-    """Return the uuid of an existing child; null for a new one."""
-    named = next((one.uuid for one in tree.providers.values() if one.name == child.name), None)
+def _identity(tree: ReshapeTree, by_name: Mapping[str, str], child: ChildProvider, path: str) -> str | None:
+    """Return the uuid of an existing child; null for a new one.
+
+    :param by_name: the uuids of the tree's providers by their names.
+    """
+    named = by_name.get(child.name)
     if child.uuid is None:
         return named
     if named is not None and named != child.uuid:

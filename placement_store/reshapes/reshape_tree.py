@@ -41,12 +41,6 @@ class ReshapeTree:
     #: By consumer, the providers of its isolated groups by suffix; only consumers that have such groups.
     isolated: Mapping[str, Groups] = field(default_factory=dict)
 
-    def uuid_of(self, reference: str) -> str | None:
-        """Return the uuid of the provider with this uuid or else this name; null if there is none."""
-        if reference in self.providers:
-            return reference
-        return next((one.uuid for one in self.providers.values() if one.name == reference), None)
-
 
 class Reference(NamedTuple):
     """A reference to a provider in a request, by uuid or by name, and its path."""
