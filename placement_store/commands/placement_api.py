@@ -124,7 +124,8 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
 
     def load(self) -> "WSGIApplication":
         """Build the application of one process; an error here would make gunicorn end all of them."""
-        made = wsgi.make(self._conf, self.options.threads)
+        # One more than the configured threads: that for long bodies.
+        made = wsgi.make(self._conf, self.options.threads + 1)
         # The modules that are loaded now stay loaded. Without this, the garbage collector would scan them again during
         # requests: a third of the cost of a response with a thousand candidates.
         gc.collect()

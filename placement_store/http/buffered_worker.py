@@ -39,6 +39,9 @@ _LINGER = 1.0
 _CONNECTIONS = 2000
 #: Threads of one process for probes and metrics: they do not wait until a request has ended.
 _PROBE_THREADS = 2
+#: A longer body is processed by a thread for all such bodies of the process, one after another. The longest takes a few
+#: hundred megabytes of memory and seconds of processor time; ordinary clients send some kilobytes. Arbitrary.
+_LONG_BODY_BYTES = 2**20
 # A body that is slightly too long is read to its end, so that the client gets the refusal and not a reset connection.
 _SPARE_BODY_BYTES = 2**20
 
@@ -73,11 +76,15 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         adjustments, channels = _adjustments(api), dict[int, Any]()
         dispatcher = ThreadedTaskDispatcher()
         dispatcher.set_thread_count(api.threads)
-        for_probes = ThreadedTaskDispatcher()
+        for_probes, for_long_bodies = ThreadedTaskDispatcher(), ThreadedTaskDispatcher()
         for_probes.set_thread_count(_PROBE_THREADS)
+        for_long_bodies.set_thread_count(1)
         self._servers = servers = [
             _ListeningServer(
-                self.wsgi, api, listener.sock, for_probes, map=channels, dispatcher=dispatcher, adj=adjustments
+                *(self.wsgi, api, listener.sock, for_probes, for_long_bodies),
+                map=channels,
+                dispatcher=dispatcher,
+                adj=adjustments,
             )
             for listener in self.sockets
         ]
@@ -91,8 +98,8 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             for server in servers:
                 server.maintenance(time.time())
             self._turn(channels, 0.1)
-        dispatcher.shutdown()
-        for_probes.shutdown()
+        for one in (dispatcher, for_probes, for_long_bodies):
+            one.shutdown()
         wasyncore.close_all(channels)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
@@ -164,8 +171,11 @@ class _Channel(HttpChannel):
 class _ListeningServer(HttpServer):
     channel_class = _Channel
 
-    def __init__(self, application: Any, api: Any, listening: Any, for_probes: Any, **options: Any) -> None:
+    def __init__(
+        self, application: Any, api: Any, listening: Any, for_probes: Any, for_long_bodies: Any, **options: Any
+    ) -> None:
         self._for_probes = for_probes
+        self._for_long_bodies = for_long_bodies
         self._request_timeout = api.request_timeout
         name = listening.getsockname()
         address = (listening.family, listening.type, listening.proto, name)
@@ -183,6 +193,8 @@ class _ListeningServer(HttpServer):
         # A request that is refused before its first line has arrived has no path.
         if getattr(request, "path", None) in probes.PATHS:
             self._for_probes.add_task(task)
+        elif request.body_rcv is not None and len(request.body_rcv) > _LONG_BODY_BYTES:
+            self._for_long_bodies.add_task(task)
         else:
             super().add_task(task)
 

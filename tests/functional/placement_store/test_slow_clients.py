@@ -5,7 +5,9 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,6 +75,27 @@ def test_slow_clients_occupy_no_thread(api: Api) -> None:
         assert api.ask("GET", "/resource_providers").status_code == 200
         # Less than the timeout of the slow clients.
         assert watch.seconds < 3
+
+
+def test_long_bodies_wait_for_each_other_and_other_requests_do_not_wait_for_them(api: Api) -> None:
+    wanted = {
+        "allocations": {ids.fresh(): {"resources": {"VCPU": 1}}},
+        "project_id": "project",
+        "user_id": "user",
+        "consumer_generation": None,
+        "consumer_type": "INSTANCE",
+    }
+    body = json.dumps({ids.fresh(): wanted for _ in range(20_000)}).encode()
+    headers = ADMIN | {"Content-Type": "application/json"}
+    send = partial(requests.post, f"{api.url}/allocations", data=body, headers=headers, timeout=60)
+
+    with ThreadPoolExecutor(6) as clients:
+        sent = [clients.submit(send) for _ in range(6)]
+        wait(sent, return_when=FIRST_COMPLETED)
+        assert api.get("/resource_providers") == {"resource_providers": []}
+        assert sum(each.done() for each in sent) < 4
+
+    assert {each.result().status_code for each in sent} == {400}
 
 
 @pytest.fixture(scope="module")
