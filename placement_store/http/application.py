@@ -44,8 +44,6 @@ LOG = logging.getLogger(__name__)
 
 REQUEST_ID_HEADER = "X-Openstack-Request-Id"
 _REQUEST_ID = re.compile(r"req-[0-9A-Fa-f-]{36}")
-#: The longest path and query of a log line; a query may be thousands of characters long.
-_LONGEST_URI = 500
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
 _CORS_DEFAULTS = {
     "allow_headers": ["X-Auth-Token", "X-Roles", versions.HEADER, REQUEST_ID_HEADER],
@@ -174,15 +172,12 @@ def _count(request: falcon.Request, response: falcon.Response, seconds: float) -
 def _log(request: falcon.Request, response: falcon.Response, seconds: float) -> None:
     if not LOG.isEnabledFor(logging.INFO):
         return
-    uri = request.relative_uri
-    if not (uri.isascii() and uri.isprintable()):
-        uri = falcon.uri.encode_check_escaped(uri)
     # Nova and others send their own request id in the header that answers have: the id of the order from outside.
     sent = request.get_header(REQUEST_ID_HEADER) or ""
     LOG.info(
         "%s %s: %s, version %s, %.1f ms, from %s%s",
         request.method,
-        uri if len(uri) <= _LONGEST_URI else f"{uri[:_LONGEST_URI]}…",
+        error_documents.printable_uri(request),
         response.status_code,
         request.context.get("version", "-"),
         1000 * seconds,

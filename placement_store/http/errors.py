@@ -48,6 +48,8 @@ DEFAULT: ErrorAnswers = {
 #: The phrases of a refused allocation by its reason; all other reasons are those of units.
 _OF_REASON = {"no inventory": Phrase.NO_INVENTORY_TO_ALLOCATE, "not enough room": Phrase.OVER_CAPACITY}
 _HTML = "text/html"
+#: The longest path and query of a log line; a query may be thousands of characters long.
+_LONGEST_URI = 500
 _CODES_SINCE = v("1.23")
 
 
@@ -73,6 +75,14 @@ def install(app: "falcon.App[Any, Any]") -> None:
     app.add_error_handler(falcon.HTTPError, _of_router)
     app.add_error_handler(errors.MoorageError, _of_store)
     app.add_error_handler(HTTPRefusal, _refused)
+
+
+def printable_uri(request: falcon.Request) -> str:
+    """Return the path and query of a request for a log line: a path may have line breaks in it."""
+    uri = request.relative_uri
+    if not (uri.isascii() and uri.isprintable()):
+        uri = falcon.uri.encode_check_escaped(uri)
+    return uri if len(uri) <= _LONGEST_URI else f"{uri[:_LONGEST_URI]}…"
 
 
 def _refused(request: falcon.Request, response: falcon.Response, fault: HTTPRefusal, _params: Any) -> None:
@@ -111,7 +121,7 @@ def _page(described: Mapping[str, Any]) -> str:
 
 def _of_store(request: falcon.Request, response: falcon.Response, fault: errors.MoorageError, params: Any) -> None:
     if not isinstance(fault, errors.CallerError | errors.PlacementRefused | errors.StaleView | errors.TryAgain):
-        LOG.warning("%s %s: %s", request.method, request.path, fault)
+        LOG.warning("%s %s: %s", request.method, printable_uri(request), fault)
     _refused(request, response, refusal_of(fault, request.context.get("answers") or {}, params), params)
 
 
@@ -126,5 +136,5 @@ def _of_router(request: falcon.Request, response: falcon.Response, fault: falcon
 
 
 def _unexpected(request: falcon.Request, response: falcon.Response, fault: Exception, params: Any) -> None:
-    LOG.error("%s %s has failed", request.method, request.path, exc_info=fault)
+    LOG.error("%s %s has failed", request.method, printable_uri(request), exc_info=fault)
     _refused(request, response, HTTPRefusal(500, "An unexpected fault: the log has it by the request id."), params)

@@ -33,12 +33,17 @@ def _status(url: str) -> int:
         return 0
 
 
+def in_process(folder: Path) -> falcon.testing.TestClient:
+    """The API in this process, on a database without tables."""
+    file = folder / "moorage.conf"
+    file.write_text(f"[placement_api]\nauth_strategy = noauth2\n[database]\nconnection = sqlite:///{folder}/main\n")
+    made = wsgi.make(options.new(files=[file]), threads=2)
+    return falcon.testing.TestClient(lambda environ, start_response: made(environ, start_response))
+
+
 @pytest.mark.usefixtures("closed_afterwards")
 def test_a_process_serves_as_soon_as_its_tables_exist(tmp_path: Path) -> None:
-    file = tmp_path / "moorage.conf"
-    file.write_text(f"[placement_api]\nauth_strategy = noauth2\n[database]\nconnection = sqlite:///{tmp_path}/main\n")
-    made = wsgi.make(options.new(files=[file]), threads=2)
-    api = falcon.testing.TestClient(lambda environ, start_response: made(environ, start_response))
+    api = in_process(tmp_path)
 
     assert api.simulate_get("/").status_code == 200
     refused = api.simulate_get("/traits", headers=HEADERS)
@@ -49,6 +54,17 @@ def test_a_process_serves_as_soon_as_its_tables_exist(tmp_path: Path) -> None:
     MAIN.upgrade(database)
     database.close()
     assert "HW_CPU_X86_AVX2" in api.simulate_get("/traits", headers=HEADERS).json["traits"]
+
+
+@pytest.mark.usefixtures("closed_afterwards")
+def test_a_path_with_a_line_break_stays_on_one_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert in_process(tmp_path).simulate_get("/traits/A%0AForged", headers=HEADERS).status_code == 503
+
+    lines = [record.getMessage() for record in caplog.records if "Forged" in record.getMessage()]
+    assert lines
+    assert all("A%0AForged" in line and "\n" not in line for line in lines), lines
 
 
 @pytest.fixture
