@@ -243,7 +243,7 @@ def fits(inventory: Inventory, used: int, amount: int) -> bool:
 
 
 def test_a_group_may_name_more_classes_than_a_statement_can_have_conditions(store: Store) -> None:
-    wanted = {f"CUSTOM_{number}": 1 for number in range(1100)}
+    wanted: dict[str, Any] = {f"CUSTOM_{number}": 1 for number in range(1100)}
     store.dispatcher.classes.ensure(wanted)
     # The inventories of the first few hosts are read whole.
     for number in range(40):
