@@ -160,6 +160,7 @@ class _Run:
         elif fault.kind == "step clock":
             self._log(str(fault))
             patches.wall_offsets[patches.STORE] = patches.wall_offsets.get(patches.STORE, 0.0) + fault.seconds
+            store.FAULTS.feed_numbers.set_clock()
         else:
             self.message_faults.arm(fault)
 

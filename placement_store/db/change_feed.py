@@ -112,7 +112,8 @@ def changes_since(
     """Return the providers and hosts changed since the number ``last_id``, and the number to continue from.
 
     A change may be returned twice. A change is missed if its transaction commits more than :data:`SETTLED_AFTER` after
-    one with a later number: only the comparison of all (id, ``seq``) makes a cache correct, see :func:`differing_ids`.
+    one with a later number, or if the database's clock is set between the two: only the comparison of all (id, ``seq``)
+    makes a cache correct, see :func:`differing_ids`.
 
     :param gaps: those of the reader's last reading; None if this is the first.
     :param clock: returns the seconds by which the reader measures how long it has waited.

@@ -20,8 +20,14 @@ class FeedNumbers:
     def __init__(self) -> None:
         #: When each of them was assigned.
         self._left: dict[int, float] = {}
+        self._clock_was_set = float("-inf")
         #: Whether a transaction took so long from its number to its commit that no reader waits for it.
         self.were_late = False
+
+    def set_clock(self) -> None:
+        """Note that the clock of the databases is set: changes from before may seem so old that no reader waits."""
+        self._left.clear()
+        self._clock_was_set = KERNEL.now
 
     def renumber(self, cursor: sqlite3.Cursor, sql: str) -> float | None:
         """Change the numbers of the rows that a statement has inserted into the feed.
@@ -50,4 +56,5 @@ class FeedNumbers:
 
     def committed(self, since: float) -> None:
         """Note that a transaction has committed whose number was assigned at this time."""
-        self.were_late = self.were_late or KERNEL.now - since > SETTLED_AFTER
+        is_late = KERNEL.now - since > SETTLED_AFTER or since <= self._clock_was_set
+        self.were_late = self.were_late or is_late
