@@ -190,10 +190,18 @@ def _passed_in(lanes: Lanes, scenes: Sequence[str]) -> tuple[dict[str, set[str]]
     return steps, passed_in
 
 
+#: Messages that a role gets in some runs only. A guest that was left on a host is destroyed by an order or by the
+#: host's return, whichever comes first. Other agents get that order in every run.
+OVERTAKEN = {("leaving agent", "serve.compute.destroy_instance")}
+
+
 @pytest.fixture(scope="module")
 def grid(recorded: Recorded) -> list[Point]:
     """All failpoints of all roles, with the scenes in which they are tried."""
-    return recorded.points
+    points = [point for point in recorded.points if (point.role, point.name.rpartition(".")[0]) not in OVERTAKEN]
+    tried = {point.name for point in points}
+    assert all(f"{message}.{end}" in tried for _, message in OVERTAKEN for end in ("begin", "reply"))
+    return points
 
 
 #: Steps that are only reached if a scheduler carries out a request whose caller no longer waits. Schedulers of the
