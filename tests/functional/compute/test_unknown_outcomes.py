@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from support.compute.builders import HOST, NewStage, build_on, wait_until
+from support.compute.builders import HOST, AgentUnderTest, NewStage, build_on, wait_until
 
 from compute.driver import GuestSpec
 from compute.fake.behaviour import Behaviour
 from compute.fake.driver import FakeDriver
 from moorage import errors
-from moorage.messages import BuildFailedInCell, BuildFinished, ReturnHosts
+from moorage.messages import BuildFailedInCell, BuildFinished, BuildOnHost, ReturnHosts
 
 
 class DyingDriver(FakeDriver):
@@ -46,6 +46,13 @@ class DyingAfterAFailure(DyingDriver):
         raise errors.BuildFailed(instance_uuid=guest.instance_uuid, host=host, reason="it is broken")
 
 
+def is_reported_once(stage: AgentUnderTest, build: BuildOnHost, *, runs: bool) -> None:
+    """Wait for the only report of a build, and check that its guest is there only if it runs."""
+    kind: Any = BuildFinished if runs else BuildFailedInCell
+    wait_until(lambda: [report.attempt_id for report in stage.cell.received(kind)] == [build.attempt_id])
+    assert stage.attempts() == ([build.attempt_id] if runs else [])
+
+
 @pytest.mark.parametrize("driver", [DyingMeanwhile, DyingAfterwards])
 def test_a_guest_whose_host_has_died_before_its_driver_knew_the_outcome_is_reported_when_the_host_returns(
     new_stage: NewStage, driver: type[DyingDriver]
@@ -59,10 +66,7 @@ def test_a_guest_whose_host_has_died_before_its_driver_knew_the_outcome_is_repor
     with stage.cell.lock:
         stage.cell.returning = {HOST}
 
-    runs = driver is DyingAfterwards
-    kind: Any = BuildFinished if runs else BuildFailedInCell
-    wait_until(lambda: [report.attempt_id for report in stage.cell.received(kind)] == [build.attempt_id])
-    assert stage.attempts() == ([build.attempt_id] if runs else [])
+    is_reported_once(stage, build, runs=driver is DyingAfterwards)
 
 
 @pytest.mark.parametrize("driver", [DyingBefore, DyingMeanwhile, DyingAfterwards, DyingAfterAFailure])
@@ -77,10 +81,7 @@ def test_a_guest_whose_host_is_alive_again_before_its_cell_has_missed_it_is_repo
 
     stage.build(build)
 
-    runs = driver is DyingAfterwards
-    kind: Any = BuildFinished if runs else BuildFailedInCell
-    wait_until(lambda: [report.attempt_id for report in stage.cell.received(kind)] == [build.attempt_id])
-    assert stage.attempts() == ([build.attempt_id] if runs else [])
+    is_reported_once(stage, build, runs=driver is DyingAfterwards)
     stage.wait_for_reports(3)
     assert len(stage.cell.build_methods()) == 2
     assert len(stage.cell.received(ReturnHosts)) == returns
