@@ -5,6 +5,7 @@ import threading
 from compute.service import ComputeService
 from harness.cloud import CloudSpec, RunningCloud, Settings, merged
 from harness.simulation.machine import network, store
+from harness.simulation.machine.drivers import FaultyDriver
 from harness.simulation.machine.kernel import KERNEL, OUTSIDE
 from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, PROCESSES
 from moorage import errors, ids
@@ -32,6 +33,9 @@ class SimulatedCloud(RunningCloud):
         self.layouts = {f"compute-{cell}": "flat" for cell in plan.cell_names}
         #: The names of the agents, by process; a change applies in the same way.
         self.agents = {f"compute-{cell}": f"agent-{cell}" for cell in plan.cell_names}
+        #: The faults of hosts, for their drivers.
+        self.host_faults: dict[str, tuple[str, float]] = {}
+        self._drivers: dict[str, FaultyDriver] = {}
 
     def reshape(self, name: str) -> str:
         """Change the layout of an agent's hosts from its next start on, and return the new one."""
@@ -42,6 +46,11 @@ class SimulatedCloud(RunningCloud):
         """Change the name of an agent from its next start on, and return the new one."""
         self.agents[name] += "-renamed"
         return self.agents[name]
+
+    def let_die(self, host: str, seconds: float) -> None:
+        """Make a host dead for some seconds, unless its agent is restarted before."""
+        cell = host.partition("-")[0]
+        KERNEL.start(lambda: self._drivers[cell].die(host, seconds), f"compute-{cell}", f"death of {host}")
 
     def add(self, name: str, service: Service) -> None:
         """Start one more service in its own process."""
@@ -102,7 +111,9 @@ class SimulatedCloud(RunningCloud):
             layout=self.layouts[f"compute-{cell}"],
             shared_disk_aggregate=MEMBERS if cell == CELL_WITH_POOL else None,
         )
-        return ComputeService(self.configuration(compute={"agent": agent}, fake_driver=driver), cell)
+        conf = self.configuration(compute={"agent": agent}, fake_driver=driver)
+        self._drivers[cell] = FaultyDriver(conf, agent, cell, self.host_faults)
+        return ComputeService(conf, cell, self._drivers[cell])
 
 
 def uses_pool(host: str) -> bool:

@@ -155,6 +155,8 @@ class _Run:
             self._start_anew(fault, f"{fault.who} is renamed to {self._cloud.rename(fault.who)}")
         elif fault.kind == "twin":
             self._start_twin(fault)
+        elif fault.kind == "host":
+            self._start_fault_of_host(fault)
         elif fault.kind == "lose commit":
             store.FAULTS.lost_commits[fault.who] = fault.count
         elif fault.kind == "step clock":
@@ -185,6 +187,22 @@ class _Run:
             if name in self._cloud.services:
                 self._log(f"{name} ends")
                 self._cloud.crash(name)
+
+        self._later(fault.seconds, end)
+
+    def _start_fault_of_host(self, fault: Fault) -> None:
+        """Give a host a fault for a while, in place of the one that it has."""
+        self._log(str(fault))
+        if fault.other == "dies":
+            self._cloud.let_die(fault.who, fault.seconds)
+            return
+        faults = self._cloud.host_faults
+        faults[fault.who] = present = (fault.other, fault.seconds)
+
+        def end() -> None:
+            if faults.get(fault.who) is present:
+                self._log(f"{fault.who} has no fault")
+                del faults[fault.who]
 
         self._later(fault.seconds, end)
 
@@ -222,6 +240,7 @@ class _Run:
         network.NETWORK.cuts.clear()
         store.FAULTS.cut_off.clear()
         store.FAULTS.lost_commits.clear()
+        self._cloud.host_faults.clear()
         for process in sorted(KERNEL.dead):
             if not process.endswith(TWIN):
                 self._restart(process)

@@ -7,6 +7,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from harness.simulation.machine.drivers import HOST_FAULTS
+
 SERVERS = 8
 HOSTS_OF_A_CELL = 3
 CELLS = ("cell1", "cell2")
@@ -110,8 +112,8 @@ class Fault:
     """One fault.
 
     :param after: the number of the action with which it begins.
-    :param who: the process; for a cut, one of the two.
-    :param other: for a cut, the other process.
+    :param who: the process or host; for a cut, one of the two.
+    :param other: for a cut, the other process; for the fault of a host, its kind.
     :param count: for a crash or a pause, the number of the process's switching points before it; for a message or a
         commit of the process, which one from then on.
     :param seconds: the duration of the fault, the delay of a message, or the error of the clock.
@@ -138,6 +140,7 @@ class Fault:
             "reshape": f"{self.who} is started again with its hosts flat or nested, after {self.seconds:.1f} s",
             "twin": f"a second process runs as {self.who} for {self.seconds:.1f} s",
             "rename": f"{self.who} is started again under another name, after {self.seconds:.1f} s",
+            "host": f"{self.who} {HOST_FAULTS.get(self.other)} for {self.seconds:.1f} s",
         }
         return words[self.kind]
 
@@ -201,6 +204,9 @@ def draw(seed: str, operations: int = 50) -> Story:
         for number in range(operations)
     ]
     faults = [_fault(chance, operations) for _ in range(chance.choice((0, 1, 2, 4, 8, 12)))]
+    # From a generator of their own, because they are newer.
+    chance = random.Random(f"{seed}/hosts")
+    faults += [_fault_of_a_host(chance, operations) for _ in range(chance.choice((0, 0, 1, 3)))]
     if is_slow:
         # A clock that is set forward by more than the retention would let the cloud forget what is still needed.
         faults = [fault for fault in faults if fault.kind != "step clock"]
@@ -227,6 +233,13 @@ def _fault(chance: random.Random, operations: int) -> Fault:
     if kind == "lose commit":
         return Fault(after, kind, chance.choice(_WITH_STORE), "", chance.randrange(1, 20))
     return Fault(after, kind, "", "", int(2 ** chance.uniform(0.0, 7.0)), 2 ** chance.uniform(-5.0, 6.0))
+
+
+def _fault_of_a_host(chance: random.Random, operations: int) -> Fault:
+    kind = chance.choice([*HOST_FAULTS])
+    # Most of them end before a build times out.
+    seconds = chance.uniform(0.0, chance.choice((5.0, 30.0, 90.0)))
+    return Fault(chance.randrange(operations), "host", chance.choice(ALL_HOSTS), kind, seconds=seconds)
 
 
 def _nth(number: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from compute.driver import Driver, GuestOrder, GuestSpec
 from compute.fake.driver import FakeDriver
+from harness.simulation.machine.drivers import FaultyDriver
 from moorage import ids
 from support.compute.builders import settings
 
@@ -27,26 +28,37 @@ class Rig:
     stuck: Make | None = None
 
 
+HOSTS = [f"host-000{number}" for number in (1, 2, 3)]
+
+
 def fake(folder: Path, **layout: Any) -> Rig:
     def make(**options: Any) -> Make:
         return lambda: FakeDriver(settings(folder, fake_driver=layout | options), "agent1", "cell1")
 
-    names = [f"host-000{number}" for number in (1, 2, 3)]
     return Rig(
         make=make(),
-        hanging=make(hanging_hosts=names),
-        stubborn=make(late_hosts=names, late_seconds=0.5),
-        stuck=make(stuck_hosts=names),
+        hanging=make(hanging_hosts=HOSTS),
+        stubborn=make(late_hosts=HOSTS, late_seconds=0.5),
+        stuck=make(stuck_hosts=HOSTS),
     )
+
+
+def faulty(folder: Path) -> Rig:
+    def make(kind: str = "", seconds: float = 0.0) -> Make:
+        faults = dict.fromkeys(HOSTS, (kind, seconds))
+        return lambda: FaultyDriver(settings(folder), "agent1", "cell1", faults)
+
+    return Rig(make=make(), hanging=make("hangs"), stubborn=make("is late", 0.5), stuck=make("fails"))
 
 
 DEVICES: dict[str, Any] = {"numa_nodes": 2, "gpus": 2, "nics": 2}
 
-#: A new driver is added here by the name of its entry point.
+#: A new driver is added here, by the name of its entry point if it has one.
 DRIVERS: dict[str, Callable[[Path], Rig]] = {
     "fake": fake,
     "fake, nested": lambda folder: fake(folder, **DEVICES, traits=["HW_CPU_X86_AVX2"]),
     "fake, flat": lambda folder: fake(folder, **DEVICES, layout="flat"),
+    "faulty": faulty,
 }
 
 

@@ -1,0 +1,75 @@
+"""A driver with faults of its hosts: all that it does on one of them fails, hangs, is late or raises an error."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from oslo_config import cfg
+
+from compute.driver import GuestOrder, GuestSpec
+from compute.fake.behaviour import Behaviour
+from compute.fake.driver import FakeDriver
+from compute.fake.guest_file import Action
+
+#: The faults of a host, and their descriptions. An order to stop or to start a guest never hangs: nothing limits it.
+HOST_FAULTS: Final = {
+    "dies": "is dead",
+    "fails": "carries out nothing",
+    "hangs": "ends no spawn and no rebuild",
+    "is late": "cannot be interrupted, and takes that long for everything,",
+    "raises": "raises an unexpected error at everything",
+    "refuses": "refuses every guest",
+}
+_NONE = ("", 0.0)
+_REASON = "the host is faulty"
+
+
+class FaultyDriver(FakeDriver):
+    """The fake driver, with faults that come and go.
+
+    :param faults: the present fault of each host, with the seconds by which it is late.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, agent: str, cell_name: str, faults: Mapping[str, tuple[str, float]]):
+        super().__init__(conf, agent, cell_name)
+        self._faults = faults
+
+    def behaviour(self, host: str, guest: GuestSpec) -> Behaviour:
+        """Return the behaviour of a host for a guest.
+
+        :raises RuntimeError: that is the fault of the host.
+        """
+        normal = super().behaviour(host, guest)
+        if self._fault(host)[0] == "refuses":
+            return replace(normal, refusal=_REASON)
+        return self._faulty(host, normal)
+
+    def order_behaviour(self, host: str, order: GuestOrder, action: Action) -> Behaviour:
+        """Return the behaviour of a host for an order.
+
+        :raises RuntimeError: that is the fault of the host.
+        """
+        normal = super().order_behaviour(host, order, action)
+        return normal if self._fault(host)[0] == "hangs" and action != "rebuild" else self._faulty(host, normal)
+
+    def destroy(self, host: str, instance_uuid: str, attempt_id: str, claim_id: str) -> None:
+        """Remove the guest of an attempt.
+
+        :raises RuntimeError: that is the fault of the host.
+        """
+        self._faulty(host, Behaviour())
+        super().destroy(host, instance_uuid, attempt_id, claim_id)
+
+    def _fault(self, host: str) -> tuple[str, float]:
+        return self._faults.get(host, _NONE)
+
+    def _faulty(self, host: str, normal: Behaviour) -> Behaviour:
+        kind, seconds = self._fault(host)
+        if kind == "raises":
+            raise RuntimeError(_REASON)
+        if kind == "fails":
+            return replace(normal, fault=_REASON)
+        if kind == "hangs":
+            return replace(normal, seconds=math.inf)
+        return replace(normal, seconds=seconds, stubborn=True) if kind == "is late" else normal
