@@ -7,8 +7,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.simulation.machine.drivers import HOST_FAULTS
-
 SERVERS = 8
 HOSTS_OF_A_CELL = 3
 CELLS = ("cell1", "cell2")
@@ -67,6 +65,15 @@ _FAULTS = {
     "reshape": 3,
     "rename": 1,
     "twin": 1,
+}
+#: The faults of a host, each with its description.
+_HOST_FAULTS = {
+    "dies": "is dead",
+    "fails": "carries out nothing",
+    "hangs": "ends no spawn and no rebuild",
+    "is late": "cannot be interrupted, and takes that long for everything,",
+    "raises": "raises an unexpected error at everything",
+    "refuses": "refuses every guest",
 }
 
 _SCHEDULERS = ("scheduler1", "scheduler2")
@@ -140,7 +147,7 @@ class Fault:
             "reshape": f"{self.who} is started again with its hosts flat or nested, after {self.seconds:.1f} s",
             "twin": f"a second process runs as {self.who} for {self.seconds:.1f} s",
             "rename": f"{self.who} is started again under another name, after {self.seconds:.1f} s",
-            "host": f"{self.who} {HOST_FAULTS.get(self.other)} for {self.seconds:.1f} s",
+            "host": f"{self.who} {_HOST_FAULTS.get(self.other)} for {self.seconds:.1f} s",
         }
         return words[self.kind]
 
@@ -236,7 +243,7 @@ def _fault(chance: random.Random, operations: int) -> Fault:
 
 
 def _fault_of_a_host(chance: random.Random, operations: int) -> Fault:
-    kind = chance.choice([*HOST_FAULTS])
+    kind = chance.choice([*_HOST_FAULTS])
     # Most of them end before a build times out.
     seconds = chance.uniform(0.0, chance.choice((5.0, 30.0, 90.0)))
     return Fault(chance.randrange(operations), "host", chance.choice(ALL_HOSTS), kind, seconds=seconds)

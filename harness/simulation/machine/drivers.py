@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
 from oslo_config import cfg
 
@@ -12,15 +11,6 @@ from compute.fake.behaviour import Behaviour
 from compute.fake.driver import FakeDriver
 from compute.fake.guest_file import Action
 
-#: The faults of a host, and their descriptions. An order to stop or to start a guest never hangs: nothing limits it.
-HOST_FAULTS: Final = {
-    "dies": "is dead",
-    "fails": "carries out nothing",
-    "hangs": "ends no spawn and no rebuild",
-    "is late": "cannot be interrupted, and takes that long for everything,",
-    "raises": "raises an unexpected error at everything",
-    "refuses": "refuses every guest",
-}
 _NONE = ("", 0.0)
 _REASON = "the host is faulty"
 
@@ -28,7 +18,8 @@ _REASON = "the host is faulty"
 class FaultyDriver(FakeDriver):
     """The fake driver, with faults that come and go.
 
-    :param faults: the present fault of each host, with the seconds by which it is late.
+    :param faults: the present fault of each host, with the seconds by which it is late: ``fails``, ``hangs``,
+        ``is late``, ``raises`` or ``refuses``. An order to stop or to start a guest never hangs: nothing limits it.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, agent: str, cell_name: str, faults: Mapping[str, tuple[str, float]]):
