@@ -11,12 +11,13 @@ from harness.simulation.cloud import WHOLE, SimulatedCloud, uses_pool
 from harness.simulation.machine import store
 from moorage.model import Resources
 
-#: The tables on which the checks depend; the records of conductors are checked at the end.
-_JUDGED_TABLES = frozenset(("allocations", "consumers", "hosts", "inventories", "resource_providers"))
+#: The tables on which the checks depend; most records of conductors are checked at the end.
+_JUDGED_TABLES = frozenset(("allocations", "cell_attempts", "consumers", "hosts", "inventories", "resource_providers"))
 #: The tables that each check reads: a check is repeated only after one of them was written.
 _OF_INVENTORIES = frozenset(("allocations", "inventories"))
 _OF_TOTALS = frozenset(("hosts", "inventories", "resource_providers"))
 _OF_PLACEMENTS = frozenset(("allocations", "consumers"))
+_OF_MOVES = frozenset(("cell_attempts", "consumers"))
 
 
 class CommitChecks:
@@ -29,10 +30,10 @@ class CommitChecks:
         self._main = cloud.database.url.database
         self._callers = callers
         self._file = file
-        guests_of = "SELECT host, attempt_id, instance_uuid FROM {cell}.guests"
-        self._unheld_guests = queries.UNHELD_GUESTS.format(
-            guests=" UNION ALL ".join(guests_of.format(cell=cell) for cell in cloud.cell_names)
-        )
+        guests_of = "SELECT host, attempt_id, instance_uuid, stopped FROM {cell}.guests"
+        guests = " UNION ALL ".join(guests_of.format(cell=cell) for cell in cloud.cell_names)
+        self._unheld_guests = queries.UNHELD_GUESTS.format(guests=guests)
+        self._guests_on_both_hosts = queries.GUESTS_ON_BOTH_HOSTS.format(guests=guests)
         #: The allocated amount of each inventory after the last commit, by provider and class.
         self._allocated: dict[tuple[str, int], int] = {}
         #: The number of commits to the main database so far.
@@ -59,6 +60,11 @@ class CommitChecks:
             # Who deletes a host asserts that it has no guests. If it has, they are destroyed before it is up again.
             if is_up or host not in self._callers.operators.deleted
         ]
+        if not _OF_MOVES.isdisjoint(written):
+            wrong += [
+                f"promise 2: at the commit of {process}, {uuid} has a guest on {destination} and runs on {source}"
+                for uuid, source, destination in self._file.execute(self._guests_on_both_hosts)
+            ]
         if not _OF_PLACEMENTS.isdisjoint(written):
             wrong += self._wrong_placements()
         self._callers.broken += wrong

@@ -39,6 +39,16 @@ SELECT g.host, h.up, g.attempt_id, g.instance_uuid
          JOIN resource_providers p ON p.id = a.resource_provider_id
         WHERE c.accepted_by = g.attempt_id AND p.root_provider_id = root.id)
 """
+# Guests that run on the source of a cold migration or a resize, while there is one on the destination.
+GUESTS_ON_BOTH_HOSTS = """
+SELECT source.instance_uuid, source.host, destination.host
+  FROM ({guests}) source
+  JOIN consumers held ON held.accepted_by = source.attempt_id AND held.consumer_type = 'MIGRATION'
+  JOIN cell_migrations m ON m.uuid = held.uuid AND m.kind IN ('cold-migration', 'resize')
+  JOIN consumers i ON i.uuid = source.instance_uuid AND i.accepted_by <> source.attempt_id
+  JOIN ({guests}) destination ON destination.attempt_id = i.accepted_by
+ WHERE NOT source.stopped
+"""
 # Work that must end before the verdict.
 UNFINISHED = """
 SELECT 'operation', uuid FROM conductor_operations WHERE state = 'pending'

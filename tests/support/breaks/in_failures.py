@@ -1,4 +1,4 @@
-"""Breaks of promises 10 to 12: lost, late, repeated and slow messages, and failing parts."""
+"""Breaks of promises 10 to 12: lost, late, repeated and slow messages, and failing parts; and breaks of moves."""
 
 from support.breaks.description import Break
 
@@ -6,6 +6,36 @@ _MOVES = "tests/functional/conductor/cell/moves/test_cell_moves.py::"
 _LATE_ORDERS = "tests/functional/conductor/cell/test_late_orders.py::"
 _DEADLINES = "tests/contract/bus/test_deadlines.py::"
 _RECORDS = "tests/contract/conductor/test_conductor_records.py::"
+
+MOVED_GUESTS = (
+    Break(
+        name="moved_while_it_runs",
+        promise=2,
+        lost="A server is started on the destination of its move while it still runs on the source.",
+        module="conductor.cell.steps.stop",
+        line="            why = self._cell.agents.order(operation, source, message)",
+        broken="            why = None",
+        tests=(_MOVES + "test_a_source_that_cannot_be_stopped_keeps_its_guest",),
+    ),
+    Break(
+        name="left_stopped",
+        promise=10,
+        lost="A server that returns to the source of its move stays stopped there.",
+        module="conductor.cell.steps.return_to_source",
+        line="        if migration.kind in STOPPING and payload.stopped:",
+        broken="        if payload is None:",
+        tests=(_MOVES + "test_a_reverted_instance_runs_on_its_source_under_its_old_attempt_and_claim",),
+    ),
+    Break(
+        name="late_stops_are_obeyed",
+        promise=11,
+        lost="A late order to stop a guest for a move stops it after the move has failed.",
+        module="conductor.cell.steps.return_to_source",
+        line="            order_numbers.next_guest_order(self._cell.records, connection, instance)",
+        broken="            _ = order_numbers",
+        tests=(_LATE_ORDERS + "test_each_order_to_a_guest_has_the_next_number_and_keeps_it_when_it_is_repeated",),
+    ),
+)
 
 COSTS_TIME = (
     Break(
@@ -45,15 +75,6 @@ COSTS_TIME = (
         tests=(
             "tests/contract/store/claims/test_claims.py::test_a_repeated_request_is_carried_out_once_and_gets_its_stored_answer",
         ),
-    ),
-    Break(
-        name="left_stopped",
-        promise=10,
-        lost="A server that returns to the source of its move stays stopped there.",
-        module="conductor.cell.steps.return_to_source",
-        line="        if migration.kind in STOPPING and payload.stopped:",
-        broken="        if payload is None:",
-        tests=(_MOVES + "test_a_reverted_instance_runs_on_its_source_under_its_old_attempt_and_claim",),
     ),
     Break(
         name="one_lost_connection_is_an_outage",
@@ -102,15 +123,6 @@ LATE_MESSAGES = (
         line="    if instance.order_number < number <= instance.refused_order_number:",
         broken="    if number < 0:",
         tests=(_LATE_ORDERS + "test_an_order_that_was_refused_is_not_carried_out_when_a_copy_of_it_comes_later",),
-    ),
-    Break(
-        name="late_stops_are_obeyed",
-        promise=11,
-        lost="A late order to stop a guest for a move stops it after the move has failed.",
-        module="conductor.cell.steps.return_to_source",
-        line="            order_numbers.next_guest_order(self._cell.records, connection, instance)",
-        broken="            _ = order_numbers",
-        tests=(_LATE_ORDERS + "test_each_order_to_a_guest_has_the_next_number_and_keeps_it_when_it_is_repeated",),
     ),
     Break(
         name="refusals_leave_nothing",
@@ -236,4 +248,4 @@ STAYS_ALONE = (
     ),
 )
 
-IN_FAILURES = (*COSTS_TIME, *LATE_MESSAGES, *STAYS_ALONE)
+IN_FAILURES = (*MOVED_GUESTS, *COSTS_TIME, *LATE_MESSAGES, *STAYS_ALONE)
