@@ -1,6 +1,9 @@
 """The cloud of a simulation: each service is a process that can crash at any point and be started again."""
 
+import sqlite3
 import threading
+from contextlib import closing
+from pathlib import Path
 
 from compute.service import ComputeService
 from harness.cloud import CloudSpec, RunningCloud, Settings, merged
@@ -35,6 +38,8 @@ class SimulatedCloud(RunningCloud):
         self.agents = {f"compute-{cell}": f"agent-{cell}" for cell in plan.cell_names}
         #: The faults of hosts, for their drivers.
         self.host_faults: dict[str, tuple[str, float]] = {}
+        #: The lost guests: their hosts and instances.
+        self.lost_guests: set[tuple[str, str]] = set()
         self._drivers: dict[str, FaultyDriver] = {}
 
     def reshape(self, name: str) -> str:
@@ -49,8 +54,16 @@ class SimulatedCloud(RunningCloud):
 
     def let_die(self, host: str, seconds: float) -> None:
         """Make a host dead for some seconds, unless its agent is restarted before."""
-        cell = host.partition("-")[0]
-        KERNEL.start(lambda: self._drivers[cell].die(host, seconds), f"compute-{cell}", f"death of {host}")
+        driver = self._drivers[_cell_of(host)]
+        KERNEL.start(lambda: driver.die(host, seconds), agent_of(host), f"death of {host}")
+
+    def lose_guests(self, host: str) -> None:
+        """Delete the guests of a host whose agent is down, as if its disk had been replaced."""
+        with closing(sqlite3.Connection(store.place(str(self.guests_file(_cell_of(host)))))) as file, file:
+            found = file.execute("SELECT instance_uuid FROM guests WHERE host = ?", (host,)).fetchall()
+            self.lost_guests.update((host, uuid) for (uuid,) in found)
+            for table in ("guests", "amounts", "orders"):
+                file.execute(f"DELETE FROM {table} WHERE host = ?", (host,))  # noqa: S608
 
     def add(self, name: str, service: Service) -> None:
         """Start one more service in its own process."""
@@ -107,13 +120,26 @@ class SimulatedCloud(RunningCloud):
         driver = self.driver_options(
             cell,
             hosts,
-            state_file=str(self.folder / f"agent-{cell}.guests"),
+            state_file=str(self.guests_file(cell)),
             layout=self.layouts[f"compute-{cell}"],
             shared_disk_aggregate=MEMBERS if cell == CELL_WITH_POOL else None,
         )
         conf = self.configuration(compute={"agent": agent}, fake_driver=driver)
         self._drivers[cell] = FaultyDriver(conf, agent, cell, self.host_faults)
         return ComputeService(conf, cell, self._drivers[cell])
+
+    def guests_file(self, cell: str) -> Path:
+        """Return the file of guests of a cell's agent."""
+        return self.folder / f"agent-{cell}.guests"
+
+
+def agent_of(host: str) -> str:
+    """Return the process of a host's agent."""
+    return f"compute-{_cell_of(host)}"
+
+
+def _cell_of(host: str) -> str:
+    return host.partition("-")[0]
 
 
 def uses_pool(host: str) -> bool:

@@ -9,7 +9,7 @@ from harness.simulation.clients.answers import Broken
 from harness.simulation.clients.callers import Callers, create_providers
 from harness.simulation.clients.seats import create_seats
 from harness.simulation.clients.zones import create_aggregates
-from harness.simulation.cloud import TWIN, SimulatedCloud, specification
+from harness.simulation.cloud import TWIN, SimulatedCloud, agent_of, specification
 from harness.simulation.judge import Judge
 from harness.simulation.machine import network, patches, store
 from harness.simulation.machine.kernel import KERNEL, OUTSIDE, Deadlock
@@ -195,6 +195,12 @@ class _Run:
         self._log(str(fault))
         if fault.other == "dies":
             self._cloud.let_die(fault.who, fault.seconds)
+            return
+        if fault.other == "loses guests":
+            agent = agent_of(fault.who)
+            self._cloud.crash(agent)
+            self._cloud.lose_guests(fault.who)
+            self._later(fault.seconds, lambda: self._restart(agent))
             return
         faults = self._cloud.host_faults
         faults[fault.who] = present = (fault.other, fault.seconds)

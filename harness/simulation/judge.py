@@ -11,7 +11,7 @@ from harness.simulation import queries
 from harness.simulation.clients.answers import ACCEPTED, UNKNOWN, Broken, Told, until_answered
 from harness.simulation.clients.callers import Callers
 from harness.simulation.clients.writers import LICENCE, LICENCES
-from harness.simulation.cloud import POOL, WHOLE, SimulatedCloud, uses_pool
+from harness.simulation.cloud import POOL, WHOLE, SimulatedCloud, agent_of, uses_pool
 from harness.simulation.commit_checks import CommitChecks
 from harness.simulation.machine import store
 from harness.simulation.machine.kernel import KERNEL
@@ -50,7 +50,7 @@ class Judge:
         self._callers = callers
         self._file = sqlite3.Connection(f"file:{store.place(cloud.database.url.database)}?mode=ro", uri=True)
         for cell in cloud.cell_names:
-            guests = store.place(str(cloud.folder / f"agent-{cell}.guests"))
+            guests = store.place(str(cloud.guests_file(cell)))
             self._file.execute(f"ATTACH 'file:{guests}?mode=ro' AS {cell}")
         self.checks = CommitChecks(cloud, callers, self._file)
         self._drifted = _drifted()
@@ -95,7 +95,7 @@ class Judge:
         for host, name, amount in self._file.execute(queries.PARTS_OF_FLAT_HOSTS):
             parts[host, name].append(amount)
         for (host, name), amounts in parts.items():
-            agent = f"compute-{host.partition('-')[0]}"
+            agent = agent_of(host)
             if self._cloud.layouts[agent] == "nested" and not _fit_into_two(amounts, WHOLE[name] // 2):
                 self._cloud.reshape(agent)
                 # An agent that is down gets the layout when it restarts.
@@ -136,6 +136,10 @@ class Judge:
         migrations: dict[str, Migration] = {one.uuid: one for one in self._ask("conductor", ListMigrations(ended=True))}
         present = self._guests()
         wanted, guests = self._wanted(instances, hosts, migrations, present)
+        for key in self._cloud.lost_guests:
+            if len(present.get(key, ())) <= len(guests.get(key, ())):
+                present.pop(key, None)
+                guests.pop(key, None)
         found = self._held()
         self._check_licences(instances, found)
         _compare("promise 3: allocations", found, wanted)
@@ -268,7 +272,7 @@ class Judge:
         """Return the states of all guests; of one host and one instance, the stopped ones come first."""
         found: dict[GuestKey, list[str]] = defaultdict(list)
         for cell in self._cloud.cell_names:
-            with closing(GuestFile(self._cloud.folder / f"agent-{cell}.guests")) as file:
+            with closing(GuestFile(self._cloud.guests_file(cell))) as file:
                 file.open()
                 for guest in file.guests():
                     state = _RUNS

@@ -72,6 +72,7 @@ _HOST_FAULTS = {
     "fails": "carries out nothing",
     "hangs": "ends no spawn and no rebuild",
     "is late": "cannot be interrupted, and takes that long for everything,",
+    "loses guests": "loses its guests, and its agent is down",
     "raises": "raises an unexpected error at everything",
     "refuses": "refuses every guest",
 }
