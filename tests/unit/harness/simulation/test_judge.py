@@ -1,4 +1,4 @@
-"""Test the judge of a simulation at a commit: the host of each guest must hold allocations for it."""
+"""Test the judge of a simulation at a commit: guests and their allocations must agree, and moves stop their source."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,8 +10,11 @@ from msgspec import structs
 from support.databases import migrated
 from support.placement_store.builders import Store
 from support.placement_store.group_builders import Groups
+from support.placement_store.move_builders import Moving
 
+from compute.driver import GuestOrder
 from compute.fake.guest_file import GuestFile
+from conductor.schema import CELL, cell_migrations
 from harness.simulation.clients.answers import Broken
 from harness.simulation.clients.seats import HOLDERS, PLACES, SEAT, create_seats
 from harness.simulation.cloud import WHOLE
@@ -19,7 +22,7 @@ from harness.simulation.judge import Judge, _fit_into_two
 from harness.simulation.machine import store as simulated_store
 from moorage import ids
 from moorage.db.database import Database
-from moorage.model import Guest
+from moorage.model import Guest, MoveKind
 from placement_store.schema import MAIN, hosts
 
 SMALL = {"VCPU": 1, "MEMORY_MB": 1024}
@@ -32,6 +35,9 @@ class FakeCloud:
     folder: Path
     database: Database
     cell_names: tuple[str, ...] = ("cell1", "cell2")
+
+    def guests_file(self, cell: str) -> Path:
+        return self.folder / f"agent-{cell}.guests"
 
 
 @dataclass
@@ -55,7 +61,7 @@ class Stage:
 
     def __init__(self, cloud: FakeCloud) -> None:
         self.cloud = cloud
-        self.guests = [GuestFile(cloud.folder / f"agent-{cell}.guests") for cell in cloud.cell_names]
+        self.guests = [GuestFile(cloud.guests_file(cell)) for cell in cloud.cell_names]
         for file in self.guests:
             file.open()
         self.store = Store(cloud.database)
@@ -76,19 +82,20 @@ class Stage:
         guest = Guest(instance_uuid=self.uuid, host=host, attempt_id=self.attempt, claim_id=self.claim_id)
         self.guests[0].begin(guest, WHOLE)
 
-    def committed(self) -> None:
-        """Have the judge check, as at a commit that has changed allocations.
+    def committed(self, *written: str) -> None:
+        """Have the judge check, as at a commit that has changed these tables, by default allocations.
 
         :raises Broken: a promise is broken.
         """
         assert simulated_store.FAULTS.committed is not None
-        simulated_store.FAULTS.committed("conductor", str(self.cloud.database.url.database), {"allocations"})
+        tables = set(written or ["allocations"])
+        simulated_store.FAULTS.committed("conductor", str(self.cloud.database.url.database), tables)
         self.judge.check()
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    database = Database(migrated.sqlite(tmp_path / "main.sqlite", MAIN), "main")
+    database = Database(migrated.sqlite(tmp_path / "main.sqlite", MAIN, CELL), "main")
     made = Stage(FakeCloud(tmp_path, database))
     yield made
     simulated_store.FAULTS.reset()
@@ -110,6 +117,55 @@ def test_a_guest_with_a_residue_passes(stage: Stage) -> None:
     stage.place(stage.host)
     stage.store.delete(stage.uuid, for_good=True, leave_residue=True)
     stage.committed()
+
+
+@pytest.mark.parametrize("kind", ["cold-migration", "resize", "live-migration", "evacuation"])
+def test_only_a_cold_move_must_stop_the_guest_on_the_source_before_the_destination_starts_it(
+    stage: Stage, kind: MoveKind
+) -> None:
+    moving = Moving(stage.store, {stage.host: SMALL}).build()
+    source = put_guest(stage, moving, moving.attempt, stage.host)
+    moving.begin({stage.other: SMALL}, kind=kind)
+    stage.cloud.database.write(
+        lambda connection: connection.execute(cell_migrations.insert().values(record_of_move(moving, kind)))
+    )
+    stage.committed("cell_attempts")
+    stage.store.accept(moving.uuid, moving.claim_id, moving.next_attempt)
+    put_guest(stage, moving, moving.next_attempt, stage.other)
+
+    if kind in ("cold-migration", "resize"):
+        with pytest.raises(Broken, match=rf"promise 2: .* {moving.uuid} has a guest on {stage.other} and runs on"):
+            stage.committed("cell_attempts")
+        stage.callers.broken.clear()
+        stage.guests[0].begin_order(stage.host, source, "stop")
+        stage.guests[0].finish_order(stage.host, source, "stop")
+    stage.committed("cell_attempts")
+
+
+def put_guest(stage: Stage, moving: Moving, attempt: str, host: str) -> GuestOrder:
+    """Put a guest of an attempt on a host, and return an order about it."""
+    guest = Guest(instance_uuid=moving.uuid, host=host, attempt_id=attempt, claim_id=moving.source_claim)
+    stage.guests[0].begin(guest, WHOLE)
+    stage.guests[0].finish(guest)
+    return GuestOrder(ids.fresh(), moving.uuid, attempt, moving.source_claim)
+
+
+def record_of_move(moving: Moving, kind: MoveKind) -> dict[str, Any]:
+    """Return the record that the cell has of a move in progress."""
+    return {
+        "cell_uuid": ids.fresh(),
+        "uuid": moving.migration,
+        "instance_uuid": moving.uuid,
+        "request_id": ids.fresh(),
+        "kind": kind,
+        "state": "moving",
+        "instance_state": "active",
+        "source_number": 1,
+        "source_host": "source",
+        "is_aborted": False,
+        "created_at": 0.0,
+        "updated_at": 0.0,
+    }
 
 
 @pytest.mark.parametrize(
