@@ -38,6 +38,8 @@ class SimulatedCloud(RunningCloud):
         self.agents = {f"compute-{cell}": f"agent-{cell}" for cell in plan.cell_names}
         #: The faults of hosts, for their drivers.
         self.host_faults: dict[str, tuple[str, float]] = {}
+        #: The image of each guest, by attempt.
+        self.images: dict[str, str | None] = {}
         #: The lost guests: their hosts and instances.
         self.lost_guests: set[tuple[str, str]] = set()
         self._drivers: dict[str, FaultyDriver] = {}
@@ -125,7 +127,7 @@ class SimulatedCloud(RunningCloud):
             shared_disk_aggregate=MEMBERS if cell == CELL_WITH_POOL else None,
         )
         conf = self.configuration(compute={"agent": agent}, fake_driver=driver)
-        self._drivers[cell] = FaultyDriver(conf, agent, cell, self.host_faults)
+        self._drivers[cell] = FaultyDriver(conf, agent, cell, self.host_faults, self.images)
         return ComputeService(conf, cell, self._drivers[cell])
 
     def guests_file(self, cell: str) -> Path:

@@ -3,16 +3,15 @@
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
-from compute.fake.guest_file import GuestFile
 from harness.simulation import queries
 from harness.simulation.clients.answers import ACCEPTED, UNKNOWN, Broken, Told, until_answered
 from harness.simulation.clients.callers import Callers
 from harness.simulation.clients.writers import LICENCE, LICENCES
 from harness.simulation.cloud import POOL, WHOLE, SimulatedCloud, agent_of, uses_pool
 from harness.simulation.commit_checks import CommitChecks
+from harness.simulation.guest_checks import GuestChecks, amounts_of
 from harness.simulation.machine import store
 from harness.simulation.machine.kernel import KERNEL
 from harness.simulation.story import ALL_HOSTS
@@ -35,10 +34,6 @@ from moorage.model import Flavor, HostState, Instance, Migration, RequestSpec, R
 #: Virtual seconds after which no work may be under way: more than all time-outs of a cloud, one after another.
 _QUIET_WITHIN = 1200.0
 _LOOK = 1.0
-#: A host and an instance.
-GuestKey = tuple[str, str]
-#: The states of a guest.
-_STOPPED, _RUNS, _UNFINISHED = "a stopped one", "one that runs", "an unfinished one"
 _AT_REST = ("active", "moved", "shelved", "error", "deleted")
 
 
@@ -134,17 +129,11 @@ class Judge:
         self._check_states({one.uuid: one for one in instances})
         hosts: dict[str, HostState] = {one.service_host: one for one in self._ask("scheduler", ListHosts())}
         migrations: dict[str, Migration] = {one.uuid: one for one in self._ask("conductor", ListMigrations(ended=True))}
-        present = self._guests()
-        wanted, guests = self._wanted(instances, hosts, migrations, present)
-        for key in self._cloud.lost_guests:
-            if len(present.get(key, ())) <= len(guests.get(key, ())):
-                present.pop(key, None)
-                guests.pop(key, None)
+        wanted = self._wanted(instances, hosts, migrations)
         found = self._held()
         self._check_licences(instances, found)
         _compare("promise 3: allocations", found, wanted)
-        _compare("promise 3: numbers of guests", _numbers(present), _numbers(guests))
-        _compare("promise 10: guests", present, guests)
+        GuestChecks(self._cloud, lambda message: self._ask("conductor", message)).check(instances, migrations)
         if findings := [*self._findings(), *self._callers.zones.missing_providers()]:
             raise Broken(f"promise 3: an audit finds {findings}")
         self._probe()
@@ -216,18 +205,10 @@ class Judge:
             return None
 
     def _wanted(
-        self,
-        instances: Sequence[Instance],
-        hosts: Mapping[str, HostState],
-        migrations: Mapping[str, Migration],
-        present: Mapping[GuestKey, list[str]],
-    ) -> tuple[dict[object, Resources], dict[GuestKey, list[str]]]:
-        """Return the amounts that each consumer must hold of each host, and the states that each guest must have.
-
-        :param present: the states of the guests that are there.
-        """
+        self, instances: Sequence[Instance], hosts: Mapping[str, HostState], migrations: Mapping[str, Migration]
+    ) -> dict[object, object]:
+        """Return the amounts that each consumer must hold of each host."""
         held: dict[object, Counter[str]] = defaultdict(Counter)
-        guests: dict[GuestKey, list[str]] = defaultdict(list)
 
         def hold(consumer: str, host: str, amounts: Resources) -> None:
             held[consumer, hosts[host].compute_node_uuid].update(amounts)
@@ -246,14 +227,9 @@ class Judge:
                 migration = migrations[instance.migration_uuid]
                 source = str(migration.source_host)
                 hold(migration.uuid, source, _amounts(flavor, instance))
-                guests[source, instance.uuid].append(_STOPPED)
                 flavor = self._callers.sizes.get(migration.uuid, flavor)
             hold(instance.uuid, instance.host, _amounts(flavor, instance))
-            key = instance.host, instance.uuid
-            # Of an instance in error, nobody may know whether it could be stopped.
-            is_stopped = instance.state == "error" and present.get(key) == [_STOPPED]
-            guests[key].append(_STOPPED if is_stopped else _RUNS)
-        return {key: dict(amounts) for key, amounts in held.items()}, dict(guests)
+        return {key: dict(amounts) for key, amounts in held.items()}
 
     def _held(self) -> dict[object, object]:
         """Return the amounts that each consumer holds of each host, summed over the providers of the host."""
@@ -267,21 +243,6 @@ class Judge:
                 for provider, amounts in one.held.items():
                     held[one.uuid, root_of[provider]].update(amounts)
         return {key: dict(amounts) for key, amounts in held.items()}
-
-    def _guests(self) -> dict[GuestKey, list[str]]:
-        """Return the states of all guests; of one host and one instance, the stopped ones come first."""
-        found: dict[GuestKey, list[str]] = defaultdict(list)
-        for cell in self._cloud.cell_names:
-            with closing(GuestFile(self._cloud.guests_file(cell))) as file:
-                file.open()
-                for guest in file.guests():
-                    state = _RUNS
-                    if guest.attempt_id in file.stopped(guest.host):
-                        state = _STOPPED
-                    elif guest.attempt_id in file.unfinished(guest.host):
-                        state = _UNFINISHED
-                    found[guest.host, guest.instance_uuid].append(state)
-        return {key: sorted(states) for key, states in found.items()}
 
     def _probe(self) -> None:
         """Request the most that any provider has left, and more than that: the results are known."""
@@ -356,19 +317,15 @@ def _faults_of(instance: Instance, told: Told) -> Iterator[tuple[int, str]]:
         yield 11, f"and has flavor {instance.flavor}, which nobody wanted"
 
 
-def _compare(what: str, found: Mapping[Any, object], wanted: Mapping[Any, object]) -> None:
+def _compare(what: str, found: Mapping[object, object], wanted: Mapping[object, object]) -> None:
     for key in sorted(found.keys() | wanted.keys(), key=str):
         if found.get(key) != wanted.get(key):
             raise Broken(f"{what} of {key} are {found.get(key)}, and should be {wanted.get(key)}")
 
 
-def _numbers(guests: Mapping[GuestKey, Sequence[str]]) -> dict[GuestKey, int]:
-    return {key: len(states) for key, states in guests.items()}
-
-
 def _amounts(flavor: Flavor, instance: Instance) -> Resources:
     """Return the amounts that an instance of a flavor holds, with its attached groups."""
-    amounts = Counter({"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.root_gb})
+    amounts = Counter(amounts_of(flavor))
     for group in instance.attached.values():
         amounts.update(group.resources)
     return dict(amounts)

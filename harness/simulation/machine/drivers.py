@@ -1,7 +1,7 @@
 """A driver with faults of its hosts: all that it does on one of them fails, hangs, is late or raises an error."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
 
 from oslo_config import cfg
@@ -10,6 +10,7 @@ from compute.driver import GuestOrder, GuestSpec
 from compute.fake.behaviour import Behaviour
 from compute.fake.driver import FakeDriver
 from compute.fake.guest_file import Action
+from moorage.model import Image
 
 _NONE = ("", 0.0)
 _REASON = "the host is faulty"
@@ -20,11 +21,20 @@ class FaultyDriver(FakeDriver):
 
     :param faults: the present fault of each host, with the seconds by which it is late: ``fails``, ``hangs``,
         ``is late``, ``raises`` or ``refuses``. An order to stop or to start a guest never hangs: nothing limits it.
+    :param images: receives the image of each guest, by attempt.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, agent: str, cell_name: str, faults: Mapping[str, tuple[str, float]]):
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        agent: str,
+        cell_name: str,
+        faults: Mapping[str, tuple[str, float]],
+        images: MutableMapping[str, str | None],
+    ) -> None:
         super().__init__(conf, agent, cell_name)
         self._faults = faults
+        self._images = images
 
     def behaviour(self, host: str, guest: GuestSpec) -> Behaviour:
         """Return the behaviour of a host for a guest.
@@ -43,6 +53,16 @@ class FaultyDriver(FakeDriver):
         """
         normal = super().order_behaviour(host, order, action)
         return normal if self._fault(host)[0] == "hangs" and action != "rebuild" else self._faulty(host, normal)
+
+    def spawn(self, host: str, guest: GuestSpec) -> None:
+        """Make a guest; one that this attempt has made before keeps its image, of which it may have another by now."""
+        self._images.setdefault(guest.attempt_id, guest.request_spec.image.id)
+        super().spawn(host, guest)
+
+    def rebuild_guest(self, host: str, order: GuestOrder, image: Image) -> None:
+        """Rebuild a guest, which then has another image."""
+        super().rebuild_guest(host, order, image)
+        self._images[order.attempt_id] = image.id
 
     def destroy(self, host: str, instance_uuid: str, attempt_id: str, claim_id: str) -> None:
         """Remove the guest of an attempt.

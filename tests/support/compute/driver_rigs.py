@@ -46,7 +46,7 @@ def fake(folder: Path, **layout: Any) -> Rig:
 def faulty(folder: Path) -> Rig:
     def make(kind: str = "", seconds: float = 0.0) -> Make:
         faults = dict.fromkeys(HOSTS, (kind, seconds))
-        return lambda: FaultyDriver(settings(folder), "agent1", "cell1", faults)
+        return lambda: FaultyDriver(settings(folder), "agent1", "cell1", faults, {})
 
     return Rig(make=make(), hanging=make("hangs"), stubborn=make("is late", 0.5), stuck=make("fails"))
 

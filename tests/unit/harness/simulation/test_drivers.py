@@ -26,7 +26,7 @@ ACTS: dict[str, Callable[[Driver, GuestSpec], None]] = {
 @pytest.mark.parametrize("act", ACTS)
 def test_a_host_raises_an_unexpected_error_at_everything_until_its_fault_is_over(tmp_path: Path, act: str) -> None:
     faults: dict[str, tuple[str, float]] = {}
-    with started(lambda: FaultyDriver(settings(tmp_path), "agent1", "cell1", faults)) as driver:
+    with started(lambda: FaultyDriver(settings(tmp_path), "agent1", "cell1", faults, {})) as driver:
         guest = guest_spec()
         driver.spawn(HOST, guest)
         faults[HOST] = ("raises", 0.0)
@@ -38,7 +38,7 @@ def test_a_host_raises_an_unexpected_error_at_everything_until_its_fault_is_over
 
 def test_a_host_that_refuses_every_guest_keeps_those_that_it_has(tmp_path: Path) -> None:
     faults = {HOST: ("refuses", 0.0)}
-    with started(lambda: FaultyDriver(settings(tmp_path), "agent1", "cell1", faults)) as driver:
+    with started(lambda: FaultyDriver(settings(tmp_path), "agent1", "cell1", faults, {})) as driver:
         guest = guest_spec()
         with pytest.raises(errors.BuildFailed, match="the host is faulty"):
             driver.admit(HOST, guest)
@@ -49,7 +49,7 @@ def test_a_host_that_refuses_every_guest_keeps_those_that_it_has(tmp_path: Path)
 
 def test_no_order_to_stop_or_start_a_guest_hangs(tmp_path: Path) -> None:
     faults: dict[str, tuple[str, float]] = {}
-    with started(lambda: FaultyDriver(settings(tmp_path), "agent1", "cell1", faults)) as driver:
+    with started(lambda: FaultyDriver(settings(tmp_path), "agent1", "cell1", faults, {})) as driver:
         guest = guest_spec()
         driver.spawn(HOST, guest)
         faults[HOST] = ("hangs", 0.0)
