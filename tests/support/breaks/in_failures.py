@@ -18,6 +18,17 @@ MOVED_GUESTS = (
         tests=(_MOVES + "test_a_source_that_cannot_be_stopped_keeps_its_guest",),
     ),
     Break(
+        name="former_image_stays_recorded",
+        promise=4,
+        lost="A rebuilt server starts from its former image when it moves.",
+        module="conductor.cell.steps.rebuild",
+        line="        spec = msgspec.structs.replace(instance.spec, image=payload.image)",
+        broken="        spec = instance.spec",
+        tests=(
+            "tests/functional/conductor/cell/test_cell_shelving.py::test_a_rebuilt_instance_keeps_its_attempt_and_its_claim",
+        ),
+    ),
+    Break(
         name="left_stopped",
         promise=10,
         lost="A server that returns to the source of its move stays stopped there.",
