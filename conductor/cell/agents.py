@@ -3,15 +3,19 @@
 import logging
 from typing import TypeVar
 
+from msgspec import structs
 from oslo_config import cfg
+from sqlalchemy import Connection, select
 
 from conductor.cell.hosts.hosts import CellHosts
+from conductor.cell.payloads import HostOrderStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
 from conductor.engine.step_calls import Calling, StepCall, run_calls_here
-from conductor.engine.steps import REPEAT_UNCHANGED, Backoff, Operation
+from conductor.engine.steps import REPEAT_UNCHANGED, Backoff, Operation, Wait
 from moorage import context, errors
 from moorage.bus.bus import Bus
+from moorage.db.columns import now
 from moorage.messages import DestroyOnHost
 from moorage.messages.compute import OrderOnHost
 from moorage.messages.wire import Message
@@ -34,7 +38,9 @@ class CellAgents:
         self._topic = f"compute.{cell_uuid}"
         self._bus = bus
         self._hosts = hosts
+        self._backoff = backoff
         self._retries: int = conf.conductor.max_unanswered_retries
+        self._longest: float = conf.conductor.build_timeout
         timeout: float = conf.rpc.call_timeout
         self._probe_seconds = min(timeout / 3, _PROBE_SECONDS)
         #: The bulkhead of each agent. A refused order is repeated a few times; then the next host is tried.
@@ -62,6 +68,18 @@ class CellAgents:
                 )
                 return str(fault)
         return None
+
+    def wait_for_order(self, step: str, payload: HostOrderStep, host: str, connection: Connection) -> Wait | str:
+        """Return a wait before a step asks again for an order in progress; after the build timeout, why it has failed.
+
+        The time begins with the first such answer: before it, the order may not have reached the host.
+        """
+        present: float = connection.scalars(select(now())).one()
+        since = present if payload.waits_since is None else payload.waits_since
+        if present - since > self._longest:
+            return f"host {host} has not finished it within {self._longest:g} s"
+        waiting = structs.replace(payload, waited=payload.waited + 1, waits_since=since)
+        return Wait(step, waiting, self._backoff.seconds(waiting.waited), f"host {host} has not finished it")
 
     def why_left(self, operation: Operation, attempt: AttemptRecord) -> errors.MoorageError | None:
         """Destroy the guest of an attempt, unless it is gone; return the error if the guest may be left."""

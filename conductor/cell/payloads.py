@@ -31,6 +31,15 @@ class StartStep(Value, frozen=True, kw_only=True):
     waited: int = 0
 
 
+class HostOrderStep(Value, frozen=True, kw_only=True):
+    """The payload of a step that orders a host to do something with a guest, until the host has done it."""
+
+    #: The number of times that the host has answered that the order is in progress, and the time of the first of these
+    #: answers, by the database's clock.
+    waited: int = 0
+    waits_since: float | None = None
+
+
 class SwapStep(Value, frozen=True, kw_only=True):
     """Step `swap`: the numbers of the failed attempt and of the next one."""
 
@@ -68,7 +77,7 @@ class GiveBackStep(RelyingOnGenerations, frozen=True, kw_only=True):
     stopped: bool = True
 
 
-class RestartStep(Value, frozen=True, kw_only=True):
+class RestartStep(HostOrderStep, frozen=True, kw_only=True):
     """Step `restart` of a move or of its revert: the instance is back on its source."""
 
     reason: str | None
@@ -82,7 +91,7 @@ class EndMoveStep(RelyingOnGenerations, frozen=True, kw_only=True):
     fate: Fate
 
 
-class RebuildStep(Value, frozen=True, kw_only=True):
+class RebuildStep(HostOrderStep, frozen=True, kw_only=True):
     """The step of a rebuild."""
 
     image: Image

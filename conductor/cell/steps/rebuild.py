@@ -11,6 +11,7 @@ from conductor.cell.payloads import RebuildStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
 from conductor.engine.steps import REBUILD, CommitStep, Ended, Operation, Outcome, step
+from moorage import errors
 from moorage.messages import RebuildOnHost
 from moorage.model.states import InstanceState
 
@@ -22,7 +23,10 @@ class CellRebuilds(CellPart):
 
     @step(REBUILD, "rebuild")
     def rebuild(self, operation: Operation) -> CommitStep:
-        """Order the host to replace the guest, until it answers; if it refuses, the instance is in error."""
+        """Order the host to replace the guest, until it answers; if it refuses, the instance is in error.
+
+        So it is if the order is in progress for longer than the build timeout.
+        """
         payload = operation.read(RebuildStep)
 
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
@@ -33,8 +37,17 @@ class CellRebuilds(CellPart):
         uuid = operation.derived("rebuild")
         message = attempt.order(RebuildOnHost, uuid, instance.guest_order, rebuild_id=uuid, image=payload.image)
         # Do not wait for a silent host: an instance in error can be evacuated from it, or rebuilt again.
-        why = self._cell.hosts.why_silent(attempt.host) or self._cell.agents.order(operation, attempt, message)
+        try:
+            why = self._cell.hosts.why_silent(attempt.host) or self._cell.agents.order(operation, attempt, message)
+        except errors.RequestInProgress:
+            return partial(self._still_rebuilding, operation, payload, attempt.host)
         return partial(self._rebuilt, operation, payload, why)
+
+    def _still_rebuilding(
+        self, operation: Operation, payload: RebuildStep, host: str, connection: Connection
+    ) -> Outcome:
+        wait = self._cell.agents.wait_for_order("rebuild", payload, host, connection)
+        return self._rebuilt(operation, payload, wait, connection) if isinstance(wait, str) else wait
 
     def _rebuilt(self, operation: Operation, payload: RebuildStep, why: str | None, connection: Connection) -> Outcome:
         instance = self._cell.records.expect(connection, operation.subject, "rebuilding", lock=True)

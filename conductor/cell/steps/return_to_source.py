@@ -88,7 +88,10 @@ class ReturnToSource(CellPart):
 
     @step((MOVE, REVERT), "restart")
     def restart(self, operation: Operation) -> CommitStep:
-        """Start the guest on the source; repeat until the host answers. If it refuses, the instance is in error."""
+        """Start the guest on the source; repeat until the host answers. If it refuses, the instance is in error.
+
+        So it is if the order is in progress for longer than the build timeout.
+        """
         payload = operation.read(RestartStep)
 
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
@@ -97,8 +100,17 @@ class ReturnToSource(CellPart):
 
         instance, source = self._cell.database.read(work)
         message = source.order(StartOnHost, operation.derived("restart"), instance.guest_order)
-        why = self._cell.hosts.why_silent(source.host) or self._cell.agents.order(operation, source, message)
+        try:
+            why = self._cell.hosts.why_silent(source.host) or self._cell.agents.order(operation, source, message)
+        except errors.RequestInProgress:
+            return partial(self._still_starting, operation, payload, source.host)
         return lambda connection: self._back(connection, operation, payload.reason, why, payload.extras)
+
+    def _still_starting(self, operation: Operation, payload: RestartStep, host: str, connection: Connection) -> Outcome:
+        wait = self._cell.agents.wait_for_order("restart", payload, host, connection)
+        if isinstance(wait, str):
+            return self._back(connection, operation, payload.reason, wait, payload.extras)
+        return wait
 
     def _back(
         self,

@@ -39,6 +39,8 @@ class FakeAgent:
         #: Hosts that do not answer to an order to stop, start or rebuild a guest, and hosts that fail to carry it out.
         self.no_reply_to_orders: set[str] = set()
         self.stuck: set[str] = set()
+        #: Hosts that do not finish such an order.
+        self.slow: set[str] = set()
         #: The attempts of stopped guests.
         self.stopped: set[str] = set()
         #: Every order to an existing guest, once for each time it was sent.
@@ -146,6 +148,8 @@ class FakeAgent:
         self.orders.append(message)
         if message.host in self.no_reply_to_orders:
             raise errors.NoReply(topic=f"host {message.host}", method=message.method, seconds=0.0)
+        if message.host in self.slow:
+            raise errors.RequestInProgress(request_id=message.request_id)
         guest = self.guests.get(message.attempt_id)
         if guest is None or guest.claim_id != message.claim_id:
             raise errors.InvalidState(reason=f"attempt {message.attempt_id} has no guest here")

@@ -1,5 +1,7 @@
 """Test shelving, unshelving and rebuilding in a cell."""
 
+import time
+
 import pytest
 from support.conductor.builders import FakePlacement, World, node, wait_until
 from support.conductor.host_reports import ended_attempts, report_gone
@@ -262,4 +264,33 @@ def test_a_rebuild_that_fails_leaves_the_instance_in_error_until_one_succeeds(wo
     assert len(world.agent.orders) == 3, "a failed rebuild is retried twice"
     world.agent.stuck = set()
     rebuild(world, uuid, "other")
+    assert becomes(world, uuid, "active").reason is None
+
+
+def test_a_rebuild_that_its_host_does_not_finish_in_time_leaves_the_instance_in_error(world: World) -> None:
+    uuid = built(world)
+    world.restart("cell", build_timeout=0.3)
+    world.agent.slow = {"a"}
+    rebuild(world, uuid, "other")
+
+    instance = becomes(world, uuid, "error")
+
+    assert instance.reason == "it could not be rebuilt: host a has not finished it within 0.3 s"
+    assert len({order.request_id for order in world.agent.orders}) == 1 < len(world.agent.orders)
+    assert world.pending("cell") == 0
+    world.agent.slow = set()
+    rebuild(world, uuid, "another")
+    assert becomes(world, uuid, "active").reason is None
+
+
+def test_the_time_of_a_rebuild_begins_when_its_host_has_the_order(world: World) -> None:
+    uuid = built(world)
+    world.restart("cell", build_timeout=0.5)
+    world.agent.no_reply_to_orders = {"a"}
+    rebuild(world, uuid, "other")
+    time.sleep(0.6)
+    world.agent.slow, world.agent.no_reply_to_orders = {"a"}, set()
+    wait_until(lambda: world.pending("cell", "AND CAST(reason AS TEXT) LIKE '%has not finished it'") == 1)
+    world.agent.slow = set()
+
     assert becomes(world, uuid, "active").reason is None

@@ -10,7 +10,7 @@ from support.conductor.moving_instances import BIGGER, Mover, becomes, built, sh
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.messages import Done, EndMove, StopOnHost, SwapClaim
+from moorage.messages import Done, EndMove, StartOnHost, StopOnHost, SwapClaim
 from moorage.model import MoveKind
 
 # --- Without trouble --------------------------------------------------------------------------------------------------
@@ -314,6 +314,30 @@ def test_an_instance_whose_guest_does_not_start_again_is_in_error_and_can_be_eva
     evacuation = Mover(world, uuid, "evacuation")
     evacuation.move("c")
     assert becomes(world, uuid, "active").host == "c"
+
+
+def test_an_instance_whose_guest_does_not_start_again_in_time_is_in_error(world: World) -> None:
+    class Slow(FakeAgent):
+        @serves(StartOnHost)
+        def start_instance(self, message: StartOnHost) -> Done:
+            self.orders.append(message)
+            raise errors.RequestInProgress(request_id=message.request_id)
+
+    world.replace(Slow(world.bus))
+    uuid = built(world)
+    world.restart("cell", build_timeout=0.3)
+    world.agent.failing = {"b"}
+    move = Mover(world, uuid)
+    move.move("b")
+
+    after = becomes(world, uuid, "error")
+
+    why = "host a has not finished it within 0.3 s"
+    assert after.reason == f"it is back on its host, and its guest does not run there: {why}"
+    assert (after.host, move.shown().state) == ("a", "failed")
+    assert len([order for order in world.agent.orders if isinstance(order, StartOnHost)]) > 1
+    assert world.placement.hosts_held() == {node("a")}
+    assert world.pending("cell") == 0
 
 
 class _Sticking(set[str]):
