@@ -276,29 +276,27 @@ class RecordsCompared:
         elif differences := [each for each in _differences(hold, holder) if each is not None]:
             yield finding("claim", "; ".join(differences), mark)
         else:
-            for uuid, name, expected, found in self._shortages(hold, holder.held, other):
+            for uuid, name, expected, found in self._shortages(hold, holder, other):
                 if classes is not None and name not in classes:
                     continue  # deleted since: a heal leaves it out too
                 detail = f"holds {found} {name} of provider {uuid}, and should hold {expected}"
                 yield finding("short", detail, f"{mark} {uuid} {name} {expected} {found}")
 
     def _shortages(
-        self, hold: RecordedHold, held: Amounts, other: RecordedHold | None
+        self, hold: RecordedHold, holder: Holder, other: RecordedHold | None
     ) -> Iterator[tuple[str, str, int, int]]:
         """Yield provider, resource class, recorded and found amount where less is allocated than recorded.
 
         Allocations beyond the recorded ones are no finding: they are foreign allocations.
-
-        :param held: the consumer's allocations, by provider and resource class.
         """
-        recorded, found = self._by_place(hold, held)
+        recorded, found = self._by_place(hold, holder)
         lacking = recorded - found
         if lacking and other is not None:
             lacking -= self._on_other_side(lacking, hold, other)
         for (uuid, name), amount in sorted(lacking.items()):
             yield uuid, name, recorded[uuid, name], recorded[uuid, name] - amount
 
-    def _by_place(self, hold: RecordedHold, held: Amounts) -> tuple[Counter[_Place], Counter[_Place]]:
+    def _by_place(self, hold: RecordedHold, holder: Holder | None) -> tuple[Counter[_Place], Counter[_Place]]:
         """Return the recorded and the found amounts of a consumer.
 
         They are summed under the roots of their trees, because a reshape may have moved them.
@@ -309,9 +307,10 @@ class RecordsCompared:
         for uuid, part in hold.allocations.items():
             place = roots.get(uuid, uuid) if uuid in hold.pools else root
             recorded.update({(place, name): amount for name, amount in part.resources.items()})
-        found = self._by_root(held)
+        found = self._by_root({} if holder is None else holder.held)
+        hosts = self._hosts(holder, root)
         for uuid, name in [place for place in recorded if self._is_emptied(place[0], hold)]:
-            for elsewhere in self._outside_hosts(found, name, root):
+            for elsewhere in _outside(hosts, found, name):
                 moved = min(recorded[uuid, name] - found[uuid, name], found[elsewhere] - recorded[elsewhere])
                 if moved > 0:
                     found[uuid, name] += moved
@@ -332,9 +331,10 @@ class RecordsCompared:
         """
         return uuid in hold.pools and uuid not in self._in_use
 
-    def _outside_hosts(self, amounts: Counter[_Place], name: str, root: str) -> list[_Place]:
-        hosts = {root, *self._nodes}
-        return [place for place in amounts if place[1] == name and place[0] not in hosts]
+    def _hosts(self, holder: Holder | None, root: str) -> set[str]:
+        """Return the hosts on which a consumer has allocations, and ``root``; a pool below a host is not a host."""
+        own = () if holder is None else (*holder.root_provider_uuids, *holder.held)
+        return {root, *self._nodes.intersection(own)}
 
     def _on_other_side(self, lacking: Counter[_Place], hold: RecordedHold, other: RecordedHold) -> Counter[_Place]:
         """Return the part of lacking amounts of pools that the other side of the move holds.
@@ -347,11 +347,12 @@ class RecordsCompared:
         source = hold if hold.consumer_type == "MIGRATION" else other
         root = self._roots.get(source.root_provider_uuid, source.root_provider_uuid)
         # A heal replaces the amounts of a consumer with another claim or host.
-        held = {} if holder is None or any(_differences(other, holder)) else holder.held
-        recorded, found = self._by_place(other, held)
+        if holder is not None and any(_differences(other, holder)):
+            holder = None
+        recorded, found = self._by_place(other, holder)
         emptied_of = {name for uuid, name in recorded if self._is_emptied(uuid, other)}
-        everything = self._by_root(held)
-        unknown = {place for name in emptied_of for place in self._outside_hosts(everything, name, root)}
+        everything, hosts = self._by_root({} if holder is None else holder.held), self._hosts(holder, root)
+        unknown = {place for name in emptied_of for place in _outside(hosts, everything, name)}
         shared = Counter({place: n for place, n in everything.items() if recorded[place] or place in unknown})
         spare = shared if source is hold else found - recorded
         covered: Counter[_Place] = Counter()
@@ -359,11 +360,15 @@ class RecordsCompared:
             if uuid == root:
                 continue
             emptied = self._is_emptied(uuid, hold)
-            for place in self._outside_hosts(spare, name, root) if emptied else [(uuid, name)]:
+            for place in _outside(hosts, spare, name) if emptied else [(uuid, name)]:
                 part = min(amount - covered[uuid, name], spare[place])
                 covered[uuid, name] += part
                 spare[place] -= part
         return covered
+
+
+def _outside(hosts: Collection[str], amounts: Counter[_Place], name: str) -> list[_Place]:
+    return [place for place in amounts if place[1] == name and place[0] not in hosts]
 
 
 def _differences(hold: RecordedHold, holder: Holder) -> Iterator[str | None]:

@@ -302,6 +302,14 @@ def test_amounts_of_a_pool_that_a_reshape_has_emptied_may_be_in_any_tree_that_is
     assert [finding.kind for finding in against(changed(held=held), pooled, roots={part: pool})] == expected
 
 
+@pytest.mark.parametrize(("gib", "expected"), [(5, []), (4, ["short"])])
+def test_amounts_of_a_deleted_pool_may_be_on_another_pool_below_the_same_host(gib: int, expected: list[str]) -> None:
+    # The store does not count a pool below another host as an allocation of that host.
+    pooled, part = hold({**AMOUNTS, POOL: {"DISK_GB": 5}}, pools=(POOL,)), derived("audit", "part")
+    held = {**AMOUNTS, part: {"DISK_GB": gib}}
+    assert [finding.kind for finding in against(changed(held=held), pooled, roots={part: OTHER})] == expected
+
+
 @pytest.mark.parametrize("root", [POOL, OTHER])
 def test_amounts_moved_within_the_tree_of_a_pool_are_no_finding(root: str) -> None:
     pooled, part = hold({**AMOUNTS, POOL: {"DISK_GB": 5}}, pools=(POOL,)), derived("audit", "part")
