@@ -151,6 +151,12 @@ def _of_a_move(
     ]
 
 
+def hold_of_source(instance: CellInstance, move: CellMigration, source: AttemptRecord) -> list[RecordedHold]:
+    """Return the hold of an instance that is on the source of its move again."""
+    _spec, request = move.claimed_with
+    return _hold(instance, source, _amounts(request))
+
+
 def _residue(instance: CellInstance, attempt: AttemptRecord, cleanup: PendingOperation) -> list[RecordedHold]:
     """Return the hold of a residue: the amounts in the host's own tree, without those of sharing providers."""
     if attempt.encoded_selection is None:

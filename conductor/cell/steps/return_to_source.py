@@ -6,6 +6,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from conductor.cell.context import CellPart
+from conductor.cell.holds import hold_of_source
 from conductor.cell.payloads import GiveBackStep, RestartStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
@@ -16,7 +17,8 @@ from conductor.cell.steps.fall_back import FallBack
 from conductor.engine.conflict_policy import describe_foreign, find_consumer
 from conductor.engine.steps import ABORTED, MOVE, REVERT, CommitStep, Ended, Next, Operation, Outcome, step
 from moorage import errors
-from moorage.messages import MoveEnded, StartOnHost
+from moorage.messages import HealConsumers, MoveEnded, StartOnHost
+from moorage.model import SeenConsumer
 from moorage.model.states import InstanceState
 
 LOG = logging.getLogger(__name__)
@@ -33,32 +35,77 @@ class ReturnToSource(CellPart):
         """Move the source's amounts from the migration back to the instance, and release the destination."""
         payload = operation.read(GiveBackStep)
 
-        def work(connection: Connection) -> tuple[CellMigration, AttemptRecord, AttemptRecord]:
+        def work(connection: Connection) -> tuple[CellInstance, CellMigration, AttemptRecord, AttemptRecord]:
             instance, migration = self._cell.migrations.expect(connection, operation.subject, *_RETURNING)
             source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
-            return migration, source, self._cell.records.numbered(connection, instance.uuid, payload.failed)
+            return instance, migration, source, self._cell.records.numbered(connection, instance.uuid, payload.failed)
 
-        migration, source, failed = self._cell.database.read(work)
+        instance, migration, source, failed = self._cell.database.read(work)
         named = (payload.failed, payload.fate)
         try:
             ended = send_end(self._cell, operation, payload, migration, failed, "revert", *named)
-        except errors.ClaimReleased:
-            consumer = find_consumer(self._cell.placement, operation.subject)
-            # Only the end of this move gives the source's claim back. So an earlier try has ended it, and its stored
-            # answer has expired.
-            if consumer is None or consumer.claim_id != source.claim:
+        except (errors.ClaimReleased, errors.ConsumerNotFound, errors.InvalidState) as fault:
+            consumer = find_consumer(self._cell.placement, instance.uuid)
+            if consumer is not None and consumer.claim_id == source.claim:
+                # Only the end of this move gives the source's claim back. So an earlier try has ended it, and its
+                # stored answer has expired. It may have named a residue: a cleanup finds out.
+                residue = failed.attempt_id if payload.fate == "unknown" else None
+                ended = MoveEnded(claim_id=source.claim, consumer_generation=consumer.generation, residue_uuid=residue)
+            elif (claimed := self._claim_again(operation, payload, instance, migration, source, failed)) is not None:
+                ended = claimed
+            elif payload.fate == "unstarted" and isinstance(fault, errors.InvalidState):
+                # The destination has accepted the claim after all: it is building, and its report decides.
+                return partial(
+                    FallBack(self._cell).wait_for_accepted, operation, payload.failed, payload.reason or str(fault)
+                )
+            else:
                 raise
-            # It may have named a residue: a cleanup finds out.
-            residue = failed.attempt_id if payload.fate == "unknown" else None
-            ended = MoveEnded(claim_id=source.claim, consumer_generation=consumer.generation, residue_uuid=residue)
-        except errors.InvalidState as fault:
-            if payload.fate != "unstarted":
-                raise
-            # The destination has accepted the claim after all: it is building, and its report decides.
-            return partial(
-                FallBack(self._cell).wait_for_accepted, operation, payload.failed, payload.reason or str(fault)
-            )
         return partial(self._returned, operation, payload, ended) if isinstance(ended, MoveEnded) else ended
+
+    def _claim_again(
+        self,
+        operation: Operation,
+        payload: GiveBackStep,
+        instance: CellInstance,
+        migration: CellMigration,
+        source: AttemptRecord,
+        failed: AttemptRecord,
+    ) -> MoveEnded | None:
+        """Claim the source as recorded, if another client has released what one side of the move held; else None.
+
+        What the migration holds of the source is released in the same write, and so is the destination if its guest is
+        gone.
+
+        :raises MoorageError: the source has no room any more, or the store does not answer: the step is repeated.
+        """
+        found = [find_consumer(self._cell.placement, uuid) for uuid in (instance.uuid, migration.uuid)]
+        consumer, holder = found
+        releasable = (None, failed.claim) if payload.fate == "gone" else (None,)
+        if consumer is None or consumer.claim_id not in releasable:
+            return None  # it has another claim, or its destination may be in use
+        if source.encoded_selection is None:
+            return None  # an earlier version has lost it
+        if holder is not None:
+            is_residue = holder.claim_id is None and holder.accepted_by is not None
+            if is_residue or holder.claim_id not in (None, source.claim):
+                return None
+        message = HealConsumers(
+            request_id=operation.derived("claim_again", *(each and each.generation for each in found)),
+            seen={
+                each.uuid: SeenConsumer(generation=each.generation, claim_id=each.claim_id) for each in found if each
+            },
+            holds=tuple(hold_of_source(instance, migration, source)),
+            for_good=() if holder is None else (migration.uuid,),
+        )
+        healed = self._cell.placement.call(message)
+        LOG.warning(
+            "Instance %s has claimed its source again, because another client had released a part", instance.uuid
+        )
+        # The destination may have accepted its claim before that was released: a cleanup finds out.
+        residue = None if payload.fate == "gone" else failed.attempt_id
+        return MoveEnded(
+            claim_id=source.claim, consumer_generation=healed.generations[instance.uuid], residue_uuid=residue
+        )
 
     def _returned(
         self, operation: Operation, payload: GiveBackStep, ended: MoveEnded, connection: Connection

@@ -16,6 +16,7 @@ from moorage.messages import (
     BuildInstances,
     DeleteResourceProvider,
     GetResourceProvider,
+    ListOperations,
     MigrateInstance,
     Ordered,
     ReshapeByInstructions,
@@ -298,3 +299,60 @@ def test_foreign_amounts_on_the_host_survive_a_resize_on_the_same_host(
     end(stage, server, outcome)
     confirmed = {"source": {"VCPU": 4, "MEMORY_MB": 8704}, "pool": gb(50)}
     stage.comes_to_hold(server, instance=confirmed if outcome == "confirm" else {"source": WITH_MORE, "pool": gb(20)})
+
+
+# --- Released by another client ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whose", ["server", "migration", "both"])
+def test_a_revert_claims_again_what_another_client_has_released(stage: PooledRoom, server: str, whose: str) -> None:
+    room = stage.room
+    migration_uuid = resize(stage, server, 50, "destination")
+    room.becomes(server, "moved")
+    for consumer, name in ((server, "server"), (migration_uuid, "migration")):
+        if whose in (name, "both"):
+            room.take_away(consumer)
+
+    end(stage, server, "revert")
+
+    stage.comes_to_hold(server, instance={"source": OLD, "pool": gb(20)})
+    assert room.migration_becomes(migration_uuid, "reverted").reason is None
+
+
+def test_a_revert_waits_for_room_on_a_source_that_another_client_has_released(stage: PooledRoom, server: str) -> None:
+    room = stage.room
+    resize(stage, server, 50, "destination")
+    room.becomes(server, "moved")
+    room.take_away(room.migration_of(server))
+    room.fill("source")
+
+    give(room, "revert", server)
+
+    room.until(lambda: "not enough room" in reason_of_the_step(stage, server), "it to be refused")
+    assert stage.held(server) == {"instance": {"destination": NEW, "pool": gb(50)}}
+    room.make_room()
+    room.becomes(server, "active")
+    stage.comes_to_hold(server, instance={"source": OLD, "pool": gb(20)})
+
+
+def reason_of_the_step(stage: PooledRoom, server: str) -> str:
+    """Return why the pending operation of a server is repeated."""
+    return "; ".join(str(one.reason) for one in stage.room.ask(ListOperations(instance_uuid=server)))
+
+
+def test_the_guest_on_a_destination_that_another_client_has_released_is_destroyed(
+    stage: PooledRoom, server: str
+) -> None:
+    room = stage.room
+    room.misbehave("hanging", server, "destination", "alternate")
+    migration_uuid = migrate(stage, server)
+    room.until(lambda: room.is_building(server, "destination"), "the guest to arrive")
+    room.take_away(server)
+    room.until(lambda: room.given_up(server, "destination"), "the host to be given up")
+
+    fails(stage, migration_uuid)
+
+    room.becomes(server, "active")
+    stage.comes_to_hold(server, instance={"source": OLD, "pool": gb(20)})
+    room.until(lambda: not room.pending(server), "the cleanup to end")
+    assert [attempt.host for attempt in room.show(server).attempts if attempt.guest_left] == [room.hosts["source"]]

@@ -10,7 +10,6 @@ from support.operations.basis import (
     ANY,
     AS_IT_WAS,
     CONFIRM,
-    DELETE,
     MOVES,
     STOPPING,
     WELL,
@@ -48,9 +47,11 @@ def _under_way(operation: str) -> Iterator[Row]:
 
 
 def _released_under_way() -> Iterator[Row]:
-    trouble = "every destination fails, and others delete the migration's allocations before the source is given back"
-    stuck = ServerState("moving on the source", "moving", "instance: alternate")
-    yield Row("migrate", trouble, ANY, stuck, DELETE, ServerState("deleted", "ended"), pending="move")
+    for whose in ("migration", "server"):
+        trouble = (
+            f"every destination fails, and others delete the {whose}'s allocations before the source is given back"
+        )
+        yield Row("migrate", trouble, ANY, AS_IT_WAS, AGAIN, WELL["migrate"])
 
 
 def _arrived(operation: str) -> Iterator[Row]:
@@ -80,6 +81,6 @@ def _ends() -> Iterator[Row]:
     yield ends_well("abort", before, ALL, with_licence(WELL["abort"]))
     taken = "others delete the migration's allocations before the end of the move"
     yield ends_well("confirm", taken)
-    # The source is no longer held, so a revert is impossible, and only the user can decide what happens to the server.
-    stuck = ServerState("moved on the destination", "reverting", "instance: destination")
-    yield Row("revert", taken, ANY, stuck, DELETE, ServerState("deleted", "ended"), pending="revert")
+    # The source is claimed again, as long as it has room.
+    yield ends_well("revert", taken)
+    yield ends_well("revert", "others delete the server's allocations before the end of the move")

@@ -222,6 +222,7 @@ class Play:
         licence: Callable[[], None] = lambda: room.attach_licence(uuid)  # noqa: E731
         to_migration: Callable[[], None] = lambda: room.attach_licence(room.migration_of(uuid))  # noqa: E731
         take_away: Callable[[], None] = lambda: room.take_away(room.migration_of(uuid))  # noqa: E731
+        take_own: Callable[[], None] = lambda: room.take_away(uuid)  # noqa: E731
         at: dict[str, tuple[str, Callable[[], None], int]] = {
             "others write before the claim": ("step.*.select.begin", licence, 1),
             "others write before the claim, again and again": ("step.*.select.begin", self._again_and_again, 4),
@@ -245,10 +246,11 @@ class Play:
             "the destination fails, and the alternates are full by then": ("step.*.swap.begin", self._fill_all, 1),
         }
         writing, taking = "others write to the migration before ", "others delete the migration's allocations before "
-        for start, act in ((writing, to_migration), (taking, take_away)):
+        taking_own = "others delete the server's allocations before "
+        for start, act in ((writing, to_migration), (taking, take_away), (taking_own, take_own)):
             for end in ("the source is given back", "the source is released", "the end of the move"):
                 at |= {f"{start}{end}": (_END, act, 1)}
-        for start, act in ((writing, to_migration), (taking, take_away)):
+        for start, act in ((writing, to_migration), (taking, take_away), (taking_own, take_own)):
             at[f"every destination fails, and {start}the source is given back"] = (_END, act, 1)
         at["the destination fails, and " + writing + "the swap"] = ("step.*.swap.begin", to_migration, 1)
         at |= {

@@ -98,14 +98,16 @@ def test_a_move_that_has_failed_returns_to_its_source_although_the_answer_has_ex
     assert move.shown().state == "failed"
 
 
-def test_a_return_to_the_source_is_repeated_while_the_instance_holds_neither_claim(world: World) -> None:
+def test_a_return_to_the_source_is_repeated_while_the_instance_has_another_claim(world: World) -> None:
     move = moved(world)
     world.placement.release(move.uuid)
+    claim_id = world.placement.claim(move.uuid, node("c"), world.placement.generations[move.uuid])
 
     move.end("revert")
 
     wait_until(lambda: world.pending("cell", "AND step = 'give_back' AND tries > 1") == 1)
     assert move.shown().state == "reverting"
+    assert world.placement.held[move.uuid].claim_id == claim_id
 
 
 def test_a_confirm_whose_answer_has_expired_cleans_up_the_residue_on_the_source(world: World) -> None:
