@@ -1,4 +1,9 @@
-"""Read consumers that existed before their instance: the instance must be built on the node of their allocations."""
+"""Read the allocations of consumers: those that existed before their instance, and foreign ones beside a claim.
+
+An instance whose consumer existed before it must be built on the node of that consumer's allocations.
+"""
+
+from collections import Counter
 
 from msgspec import structs
 
@@ -6,7 +11,7 @@ from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.conflict_policy import find_consumer
 from moorage import errors
 from moorage.messages import GetResourceProvider
-from moorage.model import Destination, RequestSpec
+from moorage.model import AllocationRequest, Allocations, Consumer, Destination, ProviderAmounts, RequestSpec
 
 _SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
@@ -25,7 +30,9 @@ def node_of(placement: AcknowledgingClient, uuid: str, spec: RequestSpec, *, ins
     if consumer is None:
         raise _refused(uuid, "its allocations have been released in the meantime: order it again")
     if consumer.claim_id is not None:
-        raise _refused(uuid, f"it is placed already, by claim {consumer.claim_id}")
+        # The stored answer to an earlier try may have expired: then the reconciler releases the claim.
+        unless = "" if consumer.accepted_by else ", which an unanswered request of this build may have made"
+        raise _refused(uuid, f"it is placed already, by claim {consumer.claim_id}{unless}")
     uuids = _nodes(placement, list(consumer.allocations))
     nodes = sorted(uuids)
     if len(nodes) != 1:
@@ -55,6 +62,32 @@ def why_kept(placement: AcknowledgingClient, uuid: str) -> str | None:
     if consumer is None or consumer.accepted_by is None:
         return None
     return f"the allocations of consumer {uuid} by claim {consumer.claim_id} are not those of this instance, and stay"
+
+
+def foreign_beside(consumer: Consumer, claimed: AllocationRequest) -> Allocations:
+    """Return the allocations of a consumer beyond those of its claim, also after a reshape has moved some of these."""
+    excess: Counter[str] = Counter()
+    for part in consumer.allocations.values():
+        excess.update(part.resources)
+    for part in claimed.allocations.values():
+        excess.subtract(part.resources)
+    found: dict[str, ProviderAmounts] = {}
+    for uuid, part in without(consumer.allocations, claimed.allocations).items():
+        # A reshape keeps the sum of each class.
+        foreign = {name: min(amount, excess[name]) for name, amount in part.resources.items() if excess[name] > 0}
+        if foreign:
+            found[uuid] = ProviderAmounts(resources=foreign)
+    return found
+
+
+def without(allocations: Allocations, others: Allocations) -> dict[str, ProviderAmounts]:
+    """Return the amounts of allocations that exceed those of others."""
+    found: dict[str, ProviderAmounts] = {}
+    for uuid, part in allocations.items():
+        left = Counter(part.resources) - Counter(others[uuid].resources if uuid in others else {})
+        if left:
+            found[uuid] = ProviderAmounts(resources=dict(left))
+    return found
 
 
 def on_node(spec: RequestSpec, node_uuid: str | None, node: str | None = None) -> RequestSpec:

@@ -13,6 +13,9 @@ from moorage import errors
 from moorage.messages import SelectDestinations
 from moorage.model import Generation, Move, RequestSpec, Selection
 
+#: The owner of all claims that conductors request.
+OWNER = "conductor"
+
 #: Errors after which it is unknown whether the scheduler has claimed, or will claim later.
 MAY_HAVE_CLAIMED = (errors.Unavailable, errors.RequestInProgress, errors.InternalError)
 
@@ -50,7 +53,7 @@ def selecting(
             request_spec=spec,
             instance_uuids=instance_uuids,
             num_alternates=num_alternates,
-            owner="conductor",
+            owner=OWNER,
             consumer_generations=dict(generations),
             move=move,
             keep_held=keep_held,

@@ -5,7 +5,9 @@ import logging
 from msgspec import structs
 from sqlalchemy import Connection
 
+from conductor.engine.conflict_policy import describe_foreign, find_consumer
 from conductor.engine.steps import ABORTED, MOVE, CommitStep, Ended, Next, Operation, Outcome, step
+from conductor.super.held_consumers import without
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from conductor.super.steps.place_existing import (
@@ -18,14 +20,40 @@ from conductor.super.steps.place_existing import (
     without_destination,
 )
 from moorage import errors
-from moorage.messages import CancelMoveInCell, DeleteAllocations, MoveInCell, PrepareMoveInCell, PutAllocations
-from moorage.model import ConsumerAllocations, Flavor, Move, MoveKind, Name, Placement, RequestSpec, Uuid, Value
+from moorage.messages import (
+    CancelMoveInCell,
+    DeleteAllocations,
+    EndMove,
+    MoveInCell,
+    PrepareMoveInCell,
+    PutAllocations,
+)
+from moorage.model import (
+    AllocationRequest,
+    Consumer,
+    ConsumerAllocations,
+    Flavor,
+    Move,
+    MoveKind,
+    Name,
+    Placement,
+    RequestSpec,
+    Uuid,
+    Value,
+)
 
 LOG = logging.getLogger(__name__)
 
 #: The steps at which an order to delete the instance ends the move at once. The other steps undo late effects of the
 #: move, and must be completed.
 ENDED_BY_DELETION = ("prepare", "read", "select", "hand_over")
+
+#: The reason of a move whose destination was claimed by an answer that has expired.
+LOST_ANSWER = (
+    "the answer of the scheduler was lost and cannot be repeated, so the destination was released: order it again"
+)
+#: The reason of such a move if another client has released the destination.
+RELEASED = "another client has released its destination: run `moorage audit --heal --apply` to return the source"
 
 
 class PrepareMoveStep(Value, frozen=True, kw_only=True):
@@ -83,6 +111,46 @@ class SuperMoves(PlaceExisting):
         redirected = self._super.operations.redirect(connection, move, following)
         return [] if redirected is None else [redirected]
 
+    def _release_claim(self, operation: Operation, payload: ScheduleStep, refusal: errors.MoorageError) -> CommitStep:
+        """Return the source to the instance and release the destination; the move ends with its reason.
+
+        Only a doubtful request gives the source to the migration. If none has, there is nothing to return.
+        """
+        instance = find_consumer(self._super.placement, operation.subject)
+        migration = find_consumer(self._super.placement, operation.uuid)
+        if instance is None or migration is None or migration.claim_id is None:
+            return lambda _connection: Next("fence", NotScheduled(reason=str(refusal), asking=payload))
+        if instance.claim_id is None:
+            # The migration keeps the amounts of the guest, and refuses every other request as long as it exists.
+            LOG.warning("Migration %s of instance %s fails: %s", migration.uuid, instance.uuid, RELEASED)
+            return lambda _connection: Next("cancel", NotScheduled(reason=RELEASED))
+        foreign = self._return_source(operation, payload, instance, instance.claim_id)
+        LOG.warning("Instance %s stays where it is: %s", instance.uuid, LOST_ANSWER)
+        reason = "; ".join(filter(None, [LOST_ANSWER, foreign]))
+        return lambda _connection: Next("fence", NotScheduled(reason=reason, asking=payload))
+
+    def _return_source(
+        self, operation: Operation, payload: ScheduleStep, instance: Consumer, claim_id: str
+    ) -> str | None:
+        """Revert the move in the store; return a description of the foreign allocations on the destination."""
+        move, writes = payload.move, self._super.writes
+        if move is None:
+            raise ValueError(f"operation {operation.uuid} is no move")
+        # The allocation request of the destination was in the lost answer.
+        claimed = without(instance.allocations, payload.foreign) or move.held.allocations
+        message = EndMove(
+            request_id=writes.release_id(operation, "undo", instance.generation),
+            consumer_uuid=instance.uuid,
+            migration_uuid=operation.uuid,
+            claim_id=claim_id,
+            outcome="revert",
+            held=move.held,
+            claimed=AllocationRequest(allocations=claimed),
+            consumer_generation=instance.generation,
+            keep_extras=writes.keeps_foreign,
+        )
+        return describe_foreign(self._super.placement.call(message).extras, stay=writes.keeps_foreign)
+
     def _hand_over_message(self, operation: Operation, payload: HandOverSelections) -> MoveInCell:
         if payload.move is None:
             raise ValueError(f"operation {operation.uuid} is no move")
@@ -118,8 +186,11 @@ class SuperMoves(PlaceExisting):
                 PutAllocations(request_id=operation.derived("fence"), consumer_uuid=uuid, wanted=empty)
             )
         except errors.ConsumerGenerationConflict:
-            # The consumer exists: a doubtful request has claimed.
-            return False
+            # The consumer exists: a doubtful request has claimed. Or an earlier try has created it, and the stored
+            # answer has expired: then it has no claim.
+            migration = find_consumer(self._super.placement, uuid)
+            if migration is None or migration.claim_id is not None:
+                return False
         except errors.ConsumerDeleted:
             LOG.info("Migration %s has ended with its instance", uuid)
         self._super.placement.call(

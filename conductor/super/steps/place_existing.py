@@ -11,7 +11,8 @@ another client writes meanwhile, `[conductor] consumer_conflict_policy` decides 
 one request claims, because a claim by an earlier request bumps the generation that the later requests name.
 
 A request that was sent without an answer may be carried out later. It is kept as doubtful until `recover` has its
-answer, or `fence` has made sure that it will be refused.
+answer, or `fence` has made sure that it will be refused. If a doubtful request has claimed, and its stored answer has
+expired, `recover` releases the claim: nobody else can know it.
 """
 
 import logging
@@ -20,18 +21,29 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from msgspec import structs
+from msgspec import field, structs
 from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
 from conductor.engine.step_calls import run_calls_here
 from conductor.engine.steps import KIND_OF_CLASS, CommitStep, Next, Operation, Outcome, Retry, step
 from conductor.super.context import SuperPart
+from conductor.super.held_consumers import foreign_beside
 from conductor.super.records import instances as super_records
 from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, selecting, was_refused
 from moorage import errors
 from moorage.messages.wire import Message
-from moorage.model import LONGEST_TEXT, Consumer, Destination, Generation, Move, RequestSpec, Selection, Value
+from moorage.model import (
+    LONGEST_TEXT,
+    Allocations,
+    Consumer,
+    Destination,
+    Generation,
+    Move,
+    RequestSpec,
+    Selection,
+    Value,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -56,6 +68,9 @@ class ScheduleStep(Value, frozen=True, kw_only=True):
     conflicts: int = 0
     #: Earlier requests that may have been carried out, or may still be.
     doubtful: tuple[SentRequest, ...] = ()
+    #: The foreign allocations of an instance that moves, at the generation of the current request. Earlier versions do
+    #: not record them.
+    foreign: Allocations = field(default_factory=dict)
     #: The number of the order of this operation; null in the records of earlier versions.
     order_number: int | None = None
 
@@ -134,7 +149,8 @@ class PlaceExisting(SuperPart, ABC):
             generation=None if consumer is None else consumer.generation,
             keep_held=payload.move is None and consumer is not None and self._combines,
         )
-        return lambda _connection: Next("select", structs.replace(payload, current=current))
+        foreign = {} if consumer is None or payload.move is None else foreign_beside(consumer, payload.move.held)
+        return lambda _connection: Next("select", structs.replace(payload, current=current, foreign=foreign))
 
     def _not_claimable(self, uuid: str, consumer: Consumer | None, move: Move | None) -> errors.MoorageError | None:
         """Return the error that explains why nothing can be claimed for the consumer in its state, or None."""
@@ -143,15 +159,17 @@ class PlaceExisting(SuperPart, ABC):
         if move is not None:
             return None
         if consumer.claim_id is not None:
-            return errors.InvalidState(
-                reason=f"consumer {consumer.uuid} is placed already, by claim {consumer.claim_id}"
-            )
+            return self._placed_already(consumer)
         if consumer.allocations and not self._combines:
             return errors.InvalidState(
                 reason=f"consumer {consumer.uuid} has foreign allocations, "
                 f"and consumer_conflict_policy is {self._super.writes.policy}"
             )
         return None
+
+    @staticmethod
+    def _placed_already(consumer: Consumer) -> errors.InvalidState:
+        return errors.InvalidState(reason=f"consumer {consumer.uuid} is placed already, by claim {consumer.claim_id}")
 
     @property
     def _combines(self) -> bool:
@@ -216,7 +234,10 @@ class PlaceExisting(SuperPart, ABC):
 
     @step(KIND_OF_CLASS, "recover")
     def recover(self, operation: Operation) -> CommitStep:
-        """Repeat the doubtful requests unchanged until one answers: that one has claimed."""
+        """Repeat the doubtful requests unchanged until one answers: that one has claimed.
+
+        If all are refused, the stored answer to the one that has claimed has expired: release its claim.
+        """
         payload = operation.read(ScheduleStep)
         refusal: errors.MoorageError = errors.ConsumerNotFound(name=operation.subject)
         for request in payload.doubtful:
@@ -228,7 +249,20 @@ class PlaceExisting(SuperPart, ABC):
                 return _not_scheduled(operation, payload, fault)
             except errors.MoorageError as fault:
                 refusal = fault
-        return partial(_not_recovered, operation, refusal)
+        if self._super.database.read(lambda connection: super_records.is_deleted(connection, operation.subject)):
+            # The deletion releases everything, and its tombstones refuse every late request.
+            return lambda _connection: Next("cancel", NotScheduled(reason=str(refusal), deleted=True))
+        return self._release_claim(operation, payload, refusal)
+
+    @abstractmethod
+    def _release_claim(self, operation: Operation, payload: ScheduleStep, refusal: errors.MoorageError) -> CommitStep:
+        """Release the claim of a doubtful request, whose answer has expired, and return the commit step.
+
+        The claim was never handed over, so no host can accept it.
+
+        :param refusal: the answer to the repetition of that request.
+        :raises MoorageError: the present state does not allow it, or the placement role does not answer.
+        """
 
     # --- hand_over ----------------------------------------------------------------------------------------------------
 
@@ -351,10 +385,3 @@ def _not_scheduled(operation: Operation, payload: ScheduleStep, fault: errors.Mo
     )
     # A deleted consumer needs no fence: its tombstone refuses every late request.
     return lambda _connection: Next("fence" if payload.doubtful and not deleted else "cancel", refused)
-
-
-def _not_recovered(operation: Operation, refusal: errors.MoorageError, connection: Connection) -> Outcome:
-    if super_records.is_deleted(connection, operation.subject):
-        return Next("cancel", NotScheduled(reason=str(refusal), deleted=True))
-    # The consumer has allocations that no doubtful request has claimed: they cannot be undone from here.
-    return Retry(str(refusal))

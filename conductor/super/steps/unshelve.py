@@ -7,9 +7,22 @@ from sqlalchemy import Connection
 from conductor.engine.conflict_policy import find_consumer, unchanged
 from conductor.engine.steps import UNSHELVE, CommitStep, Ended, Next, Operation, Outcome, step
 from conductor.super.records import instances as super_records
-from conductor.super.steps.place_existing import HandOverSelections, NotScheduled, PlaceExisting, within_cell
+from conductor.super.scheduling import OWNER
+from conductor.super.steps.place_existing import (
+    HandOverSelections,
+    NotScheduled,
+    PlaceExisting,
+    ScheduleStep,
+    within_cell,
+)
 from moorage import errors
-from moorage.messages import CancelUnshelveInCell, PrepareUnshelveInCell, PutAllocations, UnshelveInCell
+from moorage.messages import (
+    CancelUnshelveInCell,
+    DeleteAllocations,
+    PrepareUnshelveInCell,
+    PutAllocations,
+    UnshelveInCell,
+)
 from moorage.model import ConsumerAllocations, Name, RequestSpec, Uuid, Value
 
 LOG = logging.getLogger(__name__)
@@ -43,6 +56,33 @@ class SuperUnshelves(PlaceExisting):
             return self._not_prepared(operation, fault, number)
         following = self.first_step(within_cell(spec, preparing.cell_uuid, preparing.host), order_number=number)
         return lambda _connection: Next("read", following)
+
+    def _release_claim(self, operation: Operation, payload: ScheduleStep, refusal: errors.MoorageError) -> CommitStep:
+        """Release the claim, and send a new request; if the consumer has another claim, end the unshelving.
+
+        The consumer had no claim when the first request was sent, and nothing else claims for it as a conductor.
+        """
+        consumer = find_consumer(self._super.placement, operation.subject)
+        claim_id = None if consumer is None else consumer.claim_id
+        if consumer is not None and claim_id is not None:
+            if consumer.owner != OWNER or consumer.accepted_by is not None:
+                # Each doubtful request names an older generation, so it needs no fence.
+                refused = NotScheduled(reason=str(self._placed_already(consumer)), order_number=payload.order_number)
+                return lambda _connection: Next("cancel", refused)
+            message = DeleteAllocations(
+                request_id=operation.derived("undo", claim_id),
+                consumer_uuid=operation.subject,
+                claim_id=claim_id,
+                unaccepted=True,
+            )
+            self._super.placement.call(message)
+            LOG.warning(
+                "Released all allocations of instance %s with its claim %s, whose answer has expired: %s",
+                consumer.uuid,
+                claim_id,
+                refusal,
+            )
+        return lambda _connection: Next("read", payload)
 
     def _hand_over_message(self, operation: Operation, payload: HandOverSelections) -> UnshelveInCell:
         return UnshelveInCell(
