@@ -295,6 +295,8 @@ def _parsed(url: str, schema: str) -> URL:
         raise errors.ConfigurationError(
             reason=f"the URL of the {schema} database has several hosts, which only {_WITH_SEVERAL_HOSTS}:// accepts"
         )
+    if parsed.get_backend_name() != "sqlite":
+        _require_name_and_charset(parsed, schema)
     return parsed
 
 
@@ -319,3 +321,20 @@ def _require_known_parameters(url: URL, schema: str) -> None:
         raise errors.ConfigurationError(
             reason=f"the URL of the {schema} database has a parameter that the driver does not take ({names}): {fault}"
         ) from fault
+
+
+def _require_name_and_charset(url: URL, schema: str) -> None:
+    """Verify that the URL of a server names a database, and does not ask for another character set than utf8mb4.
+
+    :raises ConfigurationError: it names no database, or another character set.
+    """
+    # PyMySQL can read the name from a file.
+    if not url.database and "read_default_file" not in url.query:
+        raise errors.ConfigurationError(
+            reason=f"the URL of the {schema} database names no database: write its name after the host and a slash"
+        )
+    # In another one, some names cannot be sent, or cannot be compared with the columns.
+    if (charset := url.query.get("charset", "utf8mb4")) != "utf8mb4":
+        raise errors.ConfigurationError(
+            reason=f"the URL of the {schema} database has charset={charset}: it has to be utf8mb4"
+        )

@@ -52,6 +52,23 @@ def test_parameters_that_the_driver_supports_are_accepted() -> None:
     Database(f"{URL}charset=utf8mb4&unix_socket=/run/mysqld.sock&ssl_ca=/ca.pem&connect_timeout=3", "main").close()
 
 
+@pytest.mark.parametrize("end", ["", "/", "/?charset=utf8mb4"])
+def test_a_url_of_a_server_without_the_name_of_a_database_is_a_configuration_error(end: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match="the URL of the main database names no database") as caught:
+        Database(f"mysql+pymysql://service:secret@127.0.0.1:1{end}", "main")
+    assert "secret" not in str(caught.value)
+
+
+def test_the_name_of_a_database_may_be_in_a_file_of_the_driver() -> None:
+    Database("mysql+pymysql://service:secret@127.0.0.1:1/?read_default_file=/my.cnf", "main").close()
+
+
+@pytest.mark.parametrize("charset", ["latin1", "utf8"])
+def test_a_charset_in_which_not_every_name_can_be_sent_is_a_configuration_error(charset: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match=f"charset={charset}: it has to be utf8mb4"):
+        Database(f"{URL}charset={charset}", "main")
+
+
 def test_a_file_that_is_no_database_or_is_damaged_is_refused(tmp_path: Path) -> None:
     junk, damaged = tmp_path / "junk", tmp_path / "damaged"
     junk.write_text("no database\n" * 1000)
