@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Table, func, select
 from moorage import errors
 from moorage.db.database import Database
 from placement_store.db import bulk
-from placement_store.db.retries import retry_on_stale_read, stale_if_taken
+from placement_store.db.retries import StaleRead, retry_on_stale_read, stale_if_taken
 from placement_store.schema import inventories, provider_traits, resource_classes, traits
 
 #: The prefix of the names that operators and drivers may create; the same in both libraries.
@@ -138,11 +138,15 @@ class Names:
 
         :raises StaleRead: a concurrent transaction is creating one of them; a new transaction may find it.
         """
-        missing = cls._absent(connection, custom)
         table = cls._table
-        rows = bulk.select_in(connection, select(table.c.name), table.c.name, sorted(missing))
-        if deleted := {row.name for row in rows}:
-            connection.execute(table.update().where(table.c.name.in_(deleted)).values(deleted=False))
+        # One statement for both: between two, another transaction may create a name, which would then count as deleted.
+        query = select(table.c.name, table.c.deleted)
+        known = {row.name: row.deleted for row in bulk.select_in(connection, query, table.c.name, sorted(custom))}
+        missing = {name for name in custom if known.get(name, True)}
+        if deleted := missing & known.keys():
+            these = (table.c.name.in_(deleted), table.c.deleted.is_(True))
+            if connection.execute(table.update().where(*these).values(deleted=False)).rowcount != len(deleted):
+                raise StaleRead
         cls._insert_new(connection, sorted(missing - deleted))
         return missing
 

@@ -1,11 +1,14 @@
 """Test the names of resource classes and traits, standard and custom: they are created, listed and deleted."""
 
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, select
 from support.placement_store.builders import Store
+from support.placement_store.races import beside
 
 from moorage import errors, ids
 from moorage.messages import (
@@ -158,6 +161,26 @@ def test_a_custom_name_is_created_once_and_listed_among_the_others(kind: Classes
     assert listed.count("CUSTOM_A") == 1
     assert listed == sorted(listed)
     assert kind.standard in listed
+
+
+# On SQLite there is no other writer during a transaction that writes.
+@pytest.mark.backends("mariadb")
+@pytest.mark.parametrize("was_deleted", [False, True])
+def test_only_one_of_two_processes_that_create_a_name_concurrently_has_created_it(
+    kind: Classes, store: Store, other_process: Store, was_deleted: bool
+) -> None:
+    for statement in count(1):
+        name, created = f"CUSTOM_{statement}", list[bool]()
+        if was_deleted:
+            kind.ensure(name)
+            kind.delete(name)
+
+        def ensure(process: Store, name: str = name, created: list[bool] = created) -> None:
+            created.append(type(kind)(process).ensure(name))
+
+        if beside(store.database, statement, partial(ensure, other_process), partial(ensure, store)) is None:
+            break
+        assert sorted(created) == [False, True]
 
 
 def test_a_name_created_again_after_its_deletion_has_its_old_number(kind: Classes, store: Store) -> None:
