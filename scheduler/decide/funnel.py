@@ -22,6 +22,9 @@ from scheduler.view.snapshot import Snapshot
 
 LOG = logging.getLogger(__name__)
 
+#: The types of a filter's answer.
+_BOOLEANS = (bool, np.bool_)
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -148,7 +151,7 @@ class Funnel:
         try:
             with self.plugin_failures.timed("filter", name):
                 passes = plugin.passes_candidate(host, candidate, request)
-            if not isinstance(passes, bool | np.bool_):
+            if not isinstance(passes, _BOOLEANS):
                 raise TypeError(f"it says {passes!r:.60} of an allocation candidate, which is no boolean")
         except PLUGIN_EXCEPTIONS as fault:
             self.plugin_failures.handle("filter", name, fault)
@@ -166,7 +169,7 @@ class Funnel:
                 continue
             try:
                 with self.plugin_failures.timed("filter", name):
-                    passes = not _concerns(Filter, plugin, request) or plugin.passes(host, request)
+                    passes = not _concerns(Filter, plugin, request) or _passes(plugin, host, request)
                 if not passes:
                     reasons.append(self.why(name, plugin, host, request))
             except PLUGIN_EXCEPTIONS:
@@ -226,7 +229,7 @@ class Funnel:
         for stage in stages:
             if stage.plugin is not None:
                 with self.plugin_failures.timed("filter", stage.name):
-                    if not stage.plugin.passes(host, request):
+                    if not _passes(stage.plugin, host, request):
                         return False
         return True
 
@@ -266,7 +269,7 @@ class Funnel:
             # Call it only for the hosts that are left.
             mask = np.zeros(len(view), dtype=np.bool_)
             for row in np.flatnonzero(left).tolist():
-                mask[row] = plugin.passes(view.host(row), request)
+                mask[row] = _passes(plugin, view.host(row), request)
             return mask
         mask = plugin.mask(view, request)
         if mask.shape != (len(view),) or mask.dtype != np.bool_:
@@ -327,3 +330,14 @@ def is_for_single_hosts(plugin: Filter | Weigher) -> bool:
 def _concerns(kind: type[Filter | Weigher], plugin: Filter | Weigher, request: RequestSpec) -> bool:
     """Tell whether a plug-in concerns a request; one that does not define this concerns every request."""
     return type(plugin).concerns is kind.concerns or bool(plugin.concerns(request))
+
+
+def _passes(plugin: Filter, host: Host, request: RequestSpec) -> bool:
+    """Return whether a filter passes one host.
+
+    :raises TypeError: its answer is no boolean: None, for example, is a missing `return` and not a refusal.
+    """
+    answer = plugin.passes(host, request)
+    if not isinstance(answer, _BOOLEANS):
+        raise TypeError(f"it says {answer!r:.60} of host {host.service_host}, which is no boolean")
+    return bool(answer)

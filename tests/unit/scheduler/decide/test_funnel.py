@@ -179,6 +179,33 @@ def test_a_filter_that_raises_on_one_host_is_broken() -> None:
         Funnel([Named("raising", RaisingFilter({}))], []).filter(snapshot, spec(), everyone(snapshot))
 
 
+class AnsweringFilter(Filter):
+    """A filter in its one-host form that gives the same answer for all hosts."""
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return self.settings["answer"]
+
+
+@pytest.mark.parametrize("answer", [None, "no", float("nan"), 1])
+def test_a_filter_whose_answer_is_no_boolean_is_broken_and_decides_nothing(answer: object) -> None:
+    snapshot = host_cache([host_row(1)]).snapshot()
+    broken = Funnel([Named("answering", AnsweringFilter({"answer": answer}))], [])
+    with pytest.raises(errors.BrokenPlugin, match="filter answering is broken: TypeError"):
+        broken.filter(snapshot, spec(), everyone(snapshot))
+    assert broken.reasons_against(snapshot.host(0), spec()) == [
+        "has no answer of the filter answering, which is broken"
+    ]
+
+
+@pytest.mark.parametrize("answer", [True, np.True_])
+def test_a_filter_may_answer_with_a_boolean_of_numpy(answer: bool) -> None:
+    snapshot = host_cache([host_row(1)]).snapshot()
+    filtered = Funnel([Named("answering", AnsweringFilter({"answer": answer}))], []).filter(
+        snapshot, spec(), everyone(snapshot)
+    )
+    assert filtered.left.tolist() == [True]
+
+
 class BySpeed(Weigher):
     """A weigher that needs a numeric attribute."""
 
