@@ -1,5 +1,6 @@
 """Authorize callers by Placement's policy rules, their names and defaults; an operator's policy file overrides them."""
 
+import logging
 import time
 from collections.abc import Hashable, Mapping, Sequence
 
@@ -7,8 +8,11 @@ from oslo_config import cfg
 from oslo_context.context import RequestContext
 from oslo_policy import policy
 
+from moorage import errors
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.resources import RESOURCES
+
+LOG = logging.getLogger(__name__)
 
 # Rules that the others refer to.
 _ADMIN, _SERVICE, _ADMIN_OR_SERVICE = "admin_api", "service_api", "admin_or_service_api"
@@ -65,17 +69,43 @@ def _documented(name: str, about: Sequence[tuple[str, str]]) -> policy.RuleDefau
     )
 
 
+class _RuleReader(policy.Enforcer):
+    """Reads the operator's rules, and keeps those that it has as long as the policy file is invalid."""
+
+    _has_read = False
+    _refused = ""
+
+    def load_rules(self, force_reload: bool = False) -> None:
+        """Read the rules if their files have changed; before each decision, the library calls this.
+
+        :raises ConfigurationError: the policy file is invalid, and none was read before.
+        """
+        try:
+            super().load_rules(force_reload)
+        except Exception as fault:  # the library raises errors of many classes
+            reason = f"the policy file {self.policy_path} cannot be used: {' '.join(str(fault).split())}"
+            if not self._has_read:
+                raise errors.ConfigurationError(reason=reason) from fault
+            # Some faults are raised again at each decision.
+            if reason != self._refused:
+                LOG.error("The former rules stay in force: %s", reason)
+            self._refused = reason
+        else:
+            self._has_read, self._refused = True, ""
+
+
 class PolicyEnforcer:
     """The rules' defaults and the operator's policy file, which is read again when it changes.
 
     :param rules: the rules with their defaults; those of the API if none are given.
+    :raises ConfigurationError: the policy file cannot be parsed, or contains something other than rules.
 
     A decision is cached for a moment: checking for changed files and evaluating the rules takes a sixth of the cost of
     a write in this process.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, rules: Sequence[policy.RuleDefault] | None = None) -> None:
-        self._enforcer = policy.Enforcer(conf)
+        self._enforcer = _RuleReader(conf)
         # The old defaults are documented; every process would log the warnings again.
         self._enforcer.suppress_deprecation_warnings = True
         self._enforcer.suppress_default_change_warnings = True

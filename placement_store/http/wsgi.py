@@ -21,6 +21,7 @@ from moorage.service.readiness import Readiness
 from placement_store.db import names
 from placement_store.http.application import application as application_of
 from placement_store.http.identity import keystone_middleware
+from placement_store.http.policy import PolicyEnforcer
 from placement_store.schema import MAIN
 
 if TYPE_CHECKING:
@@ -58,17 +59,18 @@ class SchemaCheck:
 
 
 def prepare_once(conf: cfg.ConfigOpts) -> None:
-    """Check libraries and tables before any worker is forked; a database that cannot be reached is only logged.
+    """Check libraries, policy file and tables before any worker is forked; an unreachable database is only logged.
 
     An error in a worker would be printed with a traceback by each of them.
 
-    :raises ConfigurationError: a library that the configuration needs is not installed.
+    :raises ConfigurationError: a library that the configuration needs is not installed, or the policy file is invalid.
     :raises SchemaMismatch: the tables are older than this version, or too new for it.
     :raises StoreRefused: the database refuses this user.
     """
     tracing.require_library(conf)
     if conf.placement_api.auth_strategy == "keystone":
         keystone_middleware()
+    PolicyEnforcer(conf)  # to check the policy file
     database = Database.configured(conf, pool_size=1)
     try:
         SchemaCheck(database).prepare()

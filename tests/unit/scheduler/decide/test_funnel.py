@@ -183,7 +183,8 @@ class AnsweringFilter(Filter):
     """A filter in its one-host form that gives the same answer for all hosts."""
 
     def passes(self, host: Host, request: RequestSpec) -> bool:
-        return self.settings["answer"]
+        answer: bool = self.settings["answer"]
+        return answer
 
 
 @pytest.mark.parametrize("answer", [None, "no", float("nan"), 1])
