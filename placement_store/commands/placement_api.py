@@ -89,6 +89,10 @@ class _FirstProcess(Arbiter):  # type: ignore[misc]  # gunicorn has no types
             sig, self._is_stopping = signal.SIGQUIT if self._is_stopping else signal.SIGTERM, True
         super().signal(sig, frame)
 
+    def handle_hup(self) -> None:
+        """Continue: no option is read again, and new workers would not start if a file has become invalid."""
+        self.log.info("Hang up: %s", self.master_name)
+
 
 class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
     """gunicorn's processes, each of which builds the application for itself once it is forked."""

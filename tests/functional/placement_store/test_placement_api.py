@@ -388,6 +388,18 @@ def test_a_reload_signal_does_not_stop_a_server(server: Api, tmp_path: Path) -> 
     assert _runs(tmp_path / "log")
 
 
+def test_a_reload_signal_starts_no_worker_that_would_end_the_server_if_it_does_not_start(
+    server: Api, tmp_path: Path
+) -> None:
+    server.get("/resource_providers")
+    _signal(tmp_path / "log", signal.SIGHUP)
+    wait_until(lambda: "Hang up" in (tmp_path / "log").read_text(), "the signal is seen", 20.0)
+    # It is handled after the first signal.
+    _signal(tmp_path / "log", signal.SIGTERM)
+    wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended", 20.0)
+    assert (tmp_path / "log").read_text().count("Booting worker") == 2
+
+
 def test_a_stopping_server_answers_a_request_on_an_accepted_connection(server: Api, tmp_path: Path) -> None:
     host, _, port = server.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
