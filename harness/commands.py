@@ -16,6 +16,7 @@ from harness.arguments import OnServers, count_option, number_between
 from harness.audit import judge
 from harness.cloud import CloudSpec, RunningCloud
 from moorage import ids
+from moorage.bus.bus import Client
 from moorage.cli import lists
 from moorage.cli.command import argument, shown
 from moorage.messages import BuildInstances, ListInstances, ShowInstance
@@ -104,10 +105,27 @@ def build_all(cloud: RunningCloud, instances: int) -> Iterator[Instance]:
     for number in range(instances):
         request_id = ids.derived("demo", cloud.plan.seed, "build", number)
         uuid = ids.derived("demo", cloud.plan.seed, "instance", number)
-        conductor.call(BuildInstances(request_spec=spec, instance_uuids=(uuid,), request_id=request_id))
-        end = time.monotonic() + _LONGEST_BUILD
-        while (instance := conductor.call(ShowInstance(instance_uuid=uuid))).state == "building":
-            if time.monotonic() > end:
-                raise TimeoutError(f"instance {uuid} is still being built after {_LONGEST_BUILD:g} s")
-            time.sleep(0.005)
+        order = BuildInstances(request_spec=spec, instance_uuids=(uuid,), request_id=request_id)
+        try:
+            instance = _built(conductor, order)
+        except KeyboardInterrupt:
+            # The agents stop before their conductors. A conductor that has sent an order to build meanwhile would wait
+            # for the answer for half a minute before it stops. A repeated order builds nothing more.
+            _built(conductor, order)
+            raise
         yield instance
+
+
+def _built(conductor: Client, order: BuildInstances) -> Instance:
+    """Order an instance, wait until it is not being built any more, and return it.
+
+    :raises TimeoutError: it is still being built after two minutes.
+    """
+    [uuid] = order.instance_uuids
+    conductor.call(order)
+    end = time.monotonic() + _LONGEST_BUILD
+    while (instance := conductor.call(ShowInstance(instance_uuid=uuid))).state == "building":
+        if time.monotonic() > end:
+            raise TimeoutError(f"instance {uuid} is still being built after {_LONGEST_BUILD:g} s")
+        time.sleep(0.005)
+    return instance

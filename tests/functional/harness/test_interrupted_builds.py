@@ -1,0 +1,39 @@
+"""Test the builds of the demo when the user interrupts them."""
+
+from typing import Any
+
+import pytest
+
+from harness.cloud import CloudSpec, RunningCloud
+from harness.commands import build_all
+from moorage.bus.bus import Client
+from moorage.messages import ShowInstance
+
+
+class InterruptingClient:
+    """A client whose user interrupts it when it first asks about an instance."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.states: list[str] = []
+
+    def call(self, message: Any) -> Any:
+        answer = self._client.call(message)
+        if isinstance(message, ShowInstance):
+            self.states.append(answer.state)
+            if len(self.states) == 1:
+                raise KeyboardInterrupt
+        return answer
+
+
+class InterruptedCloud(RunningCloud):
+    def client(self, topic: str, timeout: float | None = None, server: str | None = None) -> Any:
+        self.asked = InterruptingClient(super().client(topic, timeout, server))
+        return self.asked
+
+
+def test_an_interrupted_build_ends_before_the_cloud_is_stopped() -> None:
+    with InterruptedCloud(CloudSpec(hosts=2, settings={"fake_driver": {"spawn_seconds": 0.2}})) as cloud:
+        with pytest.raises(KeyboardInterrupt):
+            list(build_all(cloud, 1))
+        assert (cloud.asked.states[0], cloud.asked.states[-1]) == ("building", "active")
