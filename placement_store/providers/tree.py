@@ -7,7 +7,7 @@ Every change of a tree's structure locks the root's row first, so that changes o
 from collections.abc import Collection, Mapping
 
 from msgspec import UNSET
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from moorage import errors, ids
 from moorage.messages import DeleteResourceProvider, UpdateResourceProvider
@@ -164,16 +164,32 @@ def _refuse_placed(connection: Connection, uuids: Mapping[int, str]) -> None:
 # --- Deleting -------------------------------------------------------------------------------------------------------
 
 
+_ROOT = resource_providers.alias("root")
+# SELECT root.uuid FROM resource_providers p JOIN resource_providers root ON root.id = p.root_provider_id
+#  WHERE p.id = ...
+_ROOT_UUID = (
+    select(_ROOT.c.uuid)
+    .join_from(resource_providers, _ROOT, _ROOT.c.id == resource_providers.c.root_provider_id)
+    .where(resource_providers.c.id == bindparam("of_provider"))
+)
+
+
 @writes(DeleteResourceProvider)
 def delete(connection: Connection, message: DeleteResourceProvider) -> None:
     """Delete a provider without children, allocations and claims, with its inventories, traits and aggregates.
+
+    If it is in the tree of a registered host, the host's agent is asked to report it again.
 
     :raises ProviderNotFound: no provider has that uuid.
     :raises ProviderInUse: it has allocations, or is the host of a claim.
     :raises ProviderHasChildren: it has children.
     """
     id_ = providers.lock_at(connection, message.uuid, None)
+    root_uuid = connection.scalar(_ROOT_UUID, {"of_provider": id_})
     remove(connection, {id_: message.uuid})
+    # Otherwise the host would have no inventory until its agent is restarted. The cell gets the names of hosts without
+    # a description with the answer to its next heartbeat.
+    connection.execute(hosts.update().where(hosts.c.compute_node_uuid == root_uuid).values(description_number=-1))
     change_feed.record(connection, provider_ids=[id_])
 
 

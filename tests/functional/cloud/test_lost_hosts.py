@@ -1,14 +1,16 @@
 """Test hosts that the registry or their cell has lost, in a whole cloud of one process: they are used again."""
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import delete
 from support.operations.instances import build, restart_agent
 
 from conductor.schema import cell_agents, cell_hosts
-from harness.cloud import CloudSpec, RunningCloud
+from harness.cloud import CloudSpec, RunningCloud, merged
 from harness.waiting import wait_until
 from moorage import ids
-from moorage.messages import DeleteHost, GetResourceProvider, SetHost
+from moorage.messages import DeleteHost, DeleteResourceProvider, GetResourceProvider, ListProviderTrees, SetHost
 from placement_store.schema import changes, hosts, inventories, resource_providers
 
 PLAN = CloudSpec(
@@ -51,6 +53,26 @@ def test_a_host_that_the_registry_has_lost_is_registered_again_with_its_provider
         assert (after.disabled, after.forced_down) == (False, False), "it is registered as a new host"
         provider = cloud.client("placement").call(GetResourceProvider(uuid=after.compute_node_uuid))
         assert provider.inventories["VCPU"].total > 0
+        assert build(cloud).state == "active"
+
+
+@pytest.mark.parametrize("numa_nodes", [0, 2])
+def test_a_provider_of_a_host_that_is_deleted_is_reported_again_without_a_restart(numa_nodes: int) -> None:
+    settings = merged(PLAN.settings, {"fake_driver": {"numa_nodes": numa_nodes, "vcpus": 16}})
+    with RunningCloud(replace(PLAN, settings=settings)) as cloud:
+        [host] = cloud.hosts()
+        placement = cloud.client("placement")
+
+        def providers_with_vcpus() -> dict[str, int]:
+            tree = placement.call(ListProviderTrees(uuids=(host.compute_node_uuid,)))
+            return {one.uuid: one.inventories["VCPU"].total for one in tree if "VCPU" in one.inventories}
+
+        before = providers_with_vcpus()
+        assert sum(before.values()) == 16
+
+        placement.call(DeleteResourceProvider(request_id=ids.fresh(), uuid=min(before)))
+
+        wait_until(lambda: providers_with_vcpus() == before, "the deleted provider")
         assert build(cloud).state == "active"
 
 
