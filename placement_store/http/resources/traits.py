@@ -70,7 +70,7 @@ _LONGEST = 255
 
 def _require_custom(name: str) -> None:
     if not _CUSTOM.fullmatch(name) or len(name) > _LONGEST:
-        sentence = f"{name[:_LONGEST]!r} is no name of one's own: CUSTOM_ with A-Z, 0-9 and _ behind it."
+        sentence = f"{name[:_LONGEST]!r} is not the name of a custom trait: CUSTOM_, followed by A-Z, 0-9 and _."
         raise HTTPRefusal(400, before(sentence, [Phrase.INVALID_TRAIT]))
 
 
