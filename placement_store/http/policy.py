@@ -98,7 +98,8 @@ class PolicyEnforcer:
     """The rules' defaults and the operator's policy file, which is read again when it changes.
 
     :param rules: the rules with their defaults; those of the API if none are given.
-    :raises ConfigurationError: the policy file cannot be parsed, or contains something other than rules.
+    :raises ConfigurationError: the policy file that an operator has named does not exist, cannot be parsed, or contains
+        something other than rules.
 
     A decision is cached for a moment: checking for changed files and evaluating the rules takes a sixth of the cost of
     a write in this process.
@@ -106,6 +107,10 @@ class PolicyEnforcer:
 
     def __init__(self, conf: cfg.ConfigOpts, rules: Sequence[policy.RuleDefault] | None = None) -> None:
         self._enforcer = _RuleReader(conf)
+        named, where = conf.oslo_policy.policy_file, conf.get_location("policy_file", "oslo_policy")
+        # The library would apply the defaults. Without the option, there need not be a file.
+        if where is not None and where.location.is_user_controlled and conf.find_file(named) is None:
+            raise errors.ConfigurationError(reason=f"[oslo_policy] policy_file = {named}: there is no such file")
         # The old defaults are documented; every process would log the warnings again.
         self._enforcer.suppress_deprecation_warnings = True
         self._enforcer.suppress_default_change_warnings = True

@@ -43,6 +43,20 @@ def test_a_server_does_not_start_with_an_invalid_policy_file_and_names_it(tmp_pa
     assert "\n" not in str(caught.value)
 
 
+def test_a_server_does_not_start_without_the_policy_file_that_its_configuration_names(tmp_path: Path) -> None:
+    rules = tmp_path / "polcy.yaml"
+
+    with pytest.raises(errors.ConfigurationError, match=f"policy_file = {rules}: there is no such file"):
+        wsgi.prepare_once(options.new(files=[configuration(tmp_path, rules)]))
+
+
+def test_without_an_option_there_need_not_be_a_policy_file(tmp_path: Path) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text("[placement_api]\nauth_strategy = noauth2\n")
+
+    PolicyEnforcer(options.new(files=[file])).authorize("placement:usages", RequestContext(roles=["admin"]), {})
+
+
 @invalid
 def test_a_running_server_keeps_its_rules_if_the_policy_file_becomes_invalid(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
