@@ -188,9 +188,10 @@ def newest(connection: Connection) -> int:
 def prune(connection: Connection, older_than_seconds: float) -> int:
     """Delete the oldest of the changes older than this, a bounded number; return how many.
 
-    The newest change is kept: by it a reader knows whether others that it has not read were pruned.
+    The newest of them is kept. By it a reader knows whether others that it has not read were pruned; and a reader that
+    begins there waits for the numbers that are missing before the next change.
     """
-    old = (changes.c.created_at < now() - older_than_seconds) & (changes.c.id < newest(connection))
+    old = changes.c.created_at < now() - older_than_seconds
     is_old = by_index(select(changes.c.id).where(old), changes, "ix_changes_created_at")
     if connection.scalar(is_old.limit(1)) is None:
         return 0
@@ -202,7 +203,7 @@ def prune(connection: Connection, older_than_seconds: float) -> int:
     last = connection.scalar(select(func.max(oldest.c.id))) or 0
     # If changes after this part are old, too, they are not read to find their last one: they may be very many.
     if connection.scalar(is_old.where(changes.c.id > last).limit(1)) is None:
-        last = connection.scalar(select(func.max(changes.c.id)).where(old)) or 0
+        last = (connection.scalar(select(func.max(changes.c.id)).where(old)) or 0) - 1
     return connection.execute(changes.delete().where(changes.c.id <= last)).rowcount
 
 

@@ -5,6 +5,7 @@ from sqlalchemy import select
 from support.databases.rows_read import rows_read
 from support.placement_store.builders import Store
 
+from moorage.db.columns import now
 from placement_store.db import change_feed
 from placement_store.schema import changes
 
@@ -25,13 +26,13 @@ def feed(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     return store
 
 
-def test_only_old_changes_are_pruned(feed: Store) -> None:
+def test_only_old_changes_are_pruned_and_the_newest_of_them_is_kept(feed: Store) -> None:
     parts = []
     while part := feed.database.write(lambda connection: change_feed.prune(connection, 3600.0)):
         parts.append(part)
-    assert parts == [AT_ONCE] * (MANY // AT_ONCE)
+    assert parts == [*[AT_ONCE] * (MANY // AT_ONCE - 1), AT_ONCE - 1]
     left = feed.database.read(lambda connection: connection.scalars(select(changes.c.id).order_by(changes.c.id)).all())
-    assert left == [3 * number for number in range(MANY + 1, MANY + KEPT + 1)]
+    assert left == [3 * number for number in range(MANY, MANY + KEPT + 1)]
 
 
 def test_old_changes_with_later_numbers_than_new_ones_are_pruned_with_them(feed: Store) -> None:
@@ -56,6 +57,20 @@ def test_the_newest_change_is_kept_and_tells_a_reader_whether_others_were_pruned
     assert not store.database.read(lambda connection: change_feed.changes_since(connection, last)).is_pruned
     assert not store.database.read(lambda connection: change_feed.changes_since(connection, last - 1)).is_pruned
     assert store.database.read(lambda connection: change_feed.changes_since(connection, before)).is_pruned
+
+
+def test_a_reader_of_a_pruned_feed_waits_for_the_numbers_before_the_first_new_change(store: Store) -> None:
+    store.database.write(lambda connection: connection.execute(changes.delete()))
+    rows = [{"id": 10, "host_id": 1, "created_at": LONG_AGO}, {"id": 20, "host_id": 2, "created_at": LONG_AGO}]
+    store.database.write(lambda connection: connection.execute(changes.insert(), rows))
+    # The transaction with number 21 has not been committed yet.
+    late = changes.insert().values(id=22, host_id=3, created_at=now())
+    store.database.write(lambda connection: connection.execute(late))
+
+    change_feed.prune_all(store.database, 3600.0)
+
+    found = store.database.read(change_feed.recent_changes)
+    assert (found.go_on_from, [*found.gaps]) == (20, [22])
 
 
 @pytest.mark.backends("mariadb")
