@@ -82,7 +82,7 @@ class Child:
     """A process with a server and callers that never stop calling it."""
 
     def __init__(self, url: str) -> None:
-        sizes = {"callers": CALLERS, "workers": WORKERS, "pooled": POOLED, "threads": THREADS}
+        sizes = {"callers": CALLERS, "workers": WORKERS, "pooled": POOLED}
         program = CHILD.format(folder=str(Path(__file__).parent), url=url, **sizes)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         self._process = subprocess.Popen(

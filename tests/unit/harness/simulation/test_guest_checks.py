@@ -108,6 +108,9 @@ def test_a_server_without_its_guest_is_found_unless_the_host_has_lost_it(cloud: 
         cloud.check()
     cloud.lost_guests.add((HOST, cloud.uuid))
     cloud.check()
+    cloud.stop(cloud.put())
+    with pytest.raises(Broken, match="promise 10"):
+        cloud.check()
 
 
 def test_a_guest_that_no_server_has_is_found(cloud: RestingCloud) -> None:
