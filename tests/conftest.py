@@ -39,6 +39,11 @@ CLOUDS = HERE / "external"
 #: begun it, no other worker takes tests from it.
 LONGEST_CLOUDS = ("test_killed_processes.py", "test_servers_killed_under_load.py")
 
+#: The environment variable with the path of a file to which each run of tests appends its failures. `.ci/run` prints
+#: the file at the end of its output, of which readers may get the end only.
+FAILURES = "FILE_OF_FAILURES"
+LINES_OF_FAILURE = 15
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make SIGTERM end the session as Ctrl-C does, so that the servers' data are removed then as well."""
@@ -191,6 +196,19 @@ def _files_of_clouds(items: Sequence[pytest.Item]) -> list[list[pytest.Item]]:
         if item.path.is_relative_to(CLOUDS):
             files[item.path].append(item)
     return [files[path] for path in sorted(files, key=lambda path: (path.name not in LONGEST_CLOUDS, path))]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Append the names of the tests that failed, and the last lines of their tracebacks, to the file of failures."""
+    if FAILURES not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    assert terminal is not None
+    reports = terminal.stats
+    with Path(os.environ[FAILURES]).open("a", encoding="utf-8") as failures:
+        for report in [*reports.get("failed", ()), *reports.get("error", ())]:
+            lines = [line[:200] for line in report.longreprtext.splitlines()[-LINES_OF_FAILURE:]]
+            failures.write("\n".join([f"--- {report.nodeid} ({report.when})", *lines, ""]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
