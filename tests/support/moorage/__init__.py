@@ -1,1 +1,1 @@
-"""Configurations, clocks, counts of metrics, spans, and queued calls: for the tests of all services."""
+"""Configurations, clocks, counts of metrics and of executed lines, spans, and queued calls: for all services."""
