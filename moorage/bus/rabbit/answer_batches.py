@@ -110,7 +110,13 @@ class ReplyWaiter(amqpdriver.ReplyWaiter):  # type: ignore[misc]
     def __call__(self, message: Any) -> None:
         """Give the answers in a message to the threads that wait for them."""
         message.acknowledge()
-        for answer in message.pop(_ANSWERS, [message]):
+        answers = message.pop(_ANSWERS, [message])
+        if len(answers) > 1:
+            # Before the first answer is put: its thread may be the next one that runs.
+            for answer in answers:
+                if isinstance(call := self.waiters._queues.get(answer.get("_msg_id")), OutgoingCall):  # noqa: SLF001 - as above
+                    call.expect_answer()
+        for answer in answers:
             msg_id = answer.pop("_msg_id", None)
             refused = self._calls.calls_of_batch(msg_id)
             if not refused:

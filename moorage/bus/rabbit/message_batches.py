@@ -122,6 +122,11 @@ class OutgoingCall:
         """Take an answer for this call; the library's queues have this method."""
         self.received.put((self, received))
 
+    def expect_answer(self) -> None:
+        """Note that its answer came in a message with others, and is about to be put."""
+        if self.batch is not None:
+            self.batch.untaken.add(self)
+
     def seconds_in_queue(self) -> float:
         """Return the seconds that it may spend in the broker's queue; 0 or less if it is too late to be sent."""
         deadline = self.of_thread.deadline
@@ -136,6 +141,8 @@ class _CallBatch:
     sent: float
     msg_id: str = field(default_factory=lambda: f"batch-{uuid.uuid4().hex}")
     is_answered: bool = False
+    #: The calls whose answers came in one message, and whose threads have not taken them yet.
+    untaken: set[OutgoingCall] = field(default_factory=set)
 
     def message(self) -> Body:
         """Return the message; for a single call it is the library's own."""
@@ -166,7 +173,9 @@ class _Outbox:
     """The calls of this process to one queue: the waiting calls, and the batches in flight.
 
     A batch counts as in flight until its first answer arrives, and at most about as long as answers usually take, so
-    that a slow call does not delay others.
+    that a slow call does not delay others. If several answers arrive in one message, it counts as in flight until their
+    threads have taken all of them: otherwise the next call of the first thread would travel alone, and the next calls
+    of the others would wait for its answer.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -202,6 +211,7 @@ class _Outbox:
             if call in self._waiting:
                 self._waiting.remove(call)
             if call.batch is not None:
+                call.batch.untaken.discard(call)
                 self._note_end(call.batch, is_answered)
             if self._turn_of is call:
                 self._turn_of = None
@@ -217,7 +227,7 @@ class _Outbox:
             seconds = min(self._clock() - batch.sent, 2 * self.patience)
             self._usual_seconds += (seconds - self._usual_seconds) / 8
             batch.is_answered = True
-        if batch in self._under_way:
+        if batch in self._under_way and not batch.untaken:
             self._under_way.remove(batch)
 
     def _are_any_under_way(self) -> bool:

@@ -77,6 +77,25 @@ def test_calls_wait_for_a_batch_as_long_as_most_answers_take() -> None:
     assert outbox.patience == 0.5
 
 
+def test_calls_wait_until_all_answers_of_one_message_are_taken_and_then_travel_together() -> None:
+    outbox = message_batches._Outbox(clock=lambda: 0.0)
+    sent, following = ([message_batches.OutgoingCall({"_msg_id": ids.fresh()}, 30) for _ in range(3)] for _ in range(2))
+    assert outbox.add(*sent) is not None
+    for call in sent[:2]:
+        call.expect_answer()
+
+    # The first thread takes its answer and makes its next call before the second one runs. The third answer is not part
+    # of the message, and nobody waits for it.
+    assert outbox.remove(sent[0], is_answered=True) is None
+    assert outbox.add(following[0]) is None
+    assert outbox.remove(sent[1], is_answered=True) is following[0]
+    assert outbox.add(following[1]) is None
+
+    taken = outbox.take()
+    assert taken is not None
+    assert taken.calls == following[:2]
+
+
 def test_after_an_answer_the_longest_waiting_thread_sends_all_waiting_calls_or_passes_its_turn_on() -> None:
     outbox = message_batches._Outbox(clock=lambda: 0.0)
     first, second, third, fourth = (message_batches.OutgoingCall({"_msg_id": ids.fresh()}, 30) for _ in range(4))
