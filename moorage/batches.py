@@ -69,6 +69,11 @@ class BatchItem(Generic[T, R]):
         except Exception as fault:  # noqa: BLE001 - outcome() raises it
             self.fail(fault)
 
+    @property
+    def error(self) -> BaseException | None:
+        """The error, if there is one."""
+        return self._error
+
     def outcome(self) -> R:
         """Return the result, or raise the error."""
         if self._error is not None:

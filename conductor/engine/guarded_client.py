@@ -1,17 +1,23 @@
 """Call a service without a step: while the service does not answer, calls are refused at once and hold no thread."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import partial
+from typing import Any
 
 from oslo_config import cfg
 
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen
 from conductor.engine.steps import Backoff
 from moorage import errors
+from moorage.batches import BatchItem
 from moorage.bus.bus import Client
 from moorage.messages.wire import Message, R
 
 #: The timeout of a probe, in seconds; no call waits for a probe.
 _PROBE_SECONDS = 2.0
+#: The errors of calls that the service has not answered.
+_UNANSWERED = (errors.NoReply, errors.BusUnavailable, errors.DeadlineExceeded)
 
 
 def endpoint_bulkheads(conf: cfg.ConfigOpts, backoff: Backoff, patience: float) -> Bulkheads:
@@ -50,5 +56,25 @@ class GuardedClient:
 
         :raises CircuitOpen: the service has not answered for a while, and the message was not sent.
         """
-        with self._bulkheads.admit(self._name, self._name, self._probe, may_postpone=False):
+        with self._admitted():
             return self._client.call(message)
+
+    def call_many_if_admitted(
+        self, items: Sequence[BatchItem[Message[Any], Any]]
+    ) -> Iterator[Sequence[BatchItem[Message[Any], Any]]]:
+        """Do as :meth:`call_if_admitted` for messages whose answers one thread waits for, and set their outcomes.
+
+        The thread holds one place of the bulkhead.
+
+        :return: yields the items that have an outcome; see :meth:`moorage.bus.bus.Client.call_many`.
+        :raises CircuitOpen: the service has not answered for a while, and no message was sent.
+        """
+        with suppress(errors.MoorageError), self._admitted():
+            yield from self._client.call_many(items)
+            unanswered = [item.error for item in items if isinstance(item.error, _UNANSWERED)]
+            # One answer proves that the service is alive.
+            if len(unanswered) == len(items):
+                raise unanswered[-1]
+
+    def _admitted(self) -> AbstractContextManager[None]:
+        return self._bulkheads.admit(self._name, self._name, self._probe, may_postpone=False)

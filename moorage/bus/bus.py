@@ -21,6 +21,7 @@ from moorage.bus.broker import CONNECTION_FAULTS, close_transport, parsed
 from moorage.bus.bus_server import BusServer as BusServer
 from moorage.bus.calling import HOUSEKEEPING, Caller, Exchange, Wake, ended_exchange, outgoing, plain_error, reason
 from moorage.bus.handlers import Endpoint, many_handlers
+from moorage.bus.handlers import LaterCalls as LaterCalls
 from moorage.bus.handlers import handlers as handlers
 from moorage.bus.handlers import serves as serves
 from moorage.bus.handlers import serves_many as serves_many

@@ -33,9 +33,21 @@ _LONGEST_LEFT = 86_400.0
 S = TypeVar("S")
 M = TypeVar("M")
 
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaterCalls:
+    """Several calls of one message whose handling may take long: one separate thread ends them together.
+
+    :param end: sets the outcome of each call; yields those that have one at the same time, as soon as they have it.
+    """
+
+    end: Callable[[], Iterator[Sequence[BatchItem[Any, Any]]]]
+
+
 #: Sets the answer or the error of each of several messages of one method, within bounded time. For each message it
-#: returns None, or, if the message must be handled alone, a function that handles it.
-ManyHandler = Callable[[Sequence[BatchItem[Any, Any]]], Sequence[Callable[[], Any] | None]]
+#: returns None, or, if the message must be handled alone, a function that handles it; or, for all messages that one
+#: thread must handle together, the same :class:`LaterCalls`.
+ManyHandler = Callable[[Sequence[BatchItem[Any, Any]]], Sequence[Callable[[], Any] | LaterCalls | None]]
 
 
 def serves(message_type: type[Message[R]]) -> Callable[[Callable[[S, M], R]], Callable[[S, M], R]]:
@@ -115,6 +127,35 @@ class _Begun:
     since: float
 
 
+class LaterAnswers:
+    """The answers to several calls of one message, which a separate thread handles together."""
+
+    def __init__(self, calls: LaterCalls, end: Callable[[_Begun], Answer]) -> None:
+        self._calls = calls
+        self._end = end
+        self._begun: dict[BatchItem[Any, Any], tuple[int, _Begun]] = {}
+
+    def add(self, position: int, begun: _Begun) -> None:
+        """Add a call at a position in its message."""
+        self._begun[begun.item] = position, begun
+
+    def portions(self) -> Iterator[list[tuple[int, Answer]]]:
+        """Handle the calls, and yield their answers, each with the position of its call, as soon as they are known."""
+        try:
+            for items in self._calls.end():
+                yield [self._answer(item) for item in items]
+        except Exception as fault:  # noqa: BLE001 - it is the answer to the calls that have none
+            for item in self._begun:
+                if not item.is_done:
+                    item.fail(fault)
+        if self._begun:
+            yield [self._answer(item) for item in list(self._begun)]
+
+    def _answer(self, item: BatchItem[Any, Any]) -> tuple[int, Answer]:
+        position, begun = self._begun.pop(item)
+        return position, self._end(begun)
+
+
 class Endpoint:
     """An endpoint of oslo.messaging for one method: a target with the method's version, and the method."""
 
@@ -171,19 +212,25 @@ class Endpoint:
         # The failpoints of a drill act on single calls.
         return self._many is not None and not failpoints.are_armed()
 
-    def answer_many(self, calls: Sequence[ReceivedCall]) -> list[Answer | Callable[[], Answer]]:
-        """Handle several calls in this thread; return for each its answer, or a function that handles it alone.
+    def answer_many(self, calls: Sequence[ReceivedCall]) -> list[Answer | Callable[[], Answer] | LaterAnswers]:
+        """Handle several calls in this thread; return for each its answer, or what handles it.
 
-        Such a function may take long, so it must run in a separate thread.
+        That is a function for this call, or an object for several calls. Either may take long, so it must run in a
+        separate thread.
         """
         begun = [self._begin(call) for call in calls]
-        alone = iter(_handled(self._many, [each.item for each in begun if isinstance(each, _Begun)]))
-        answers: list[Answer | Callable[[], Answer]] = []
-        for each in begun:
+        unanswered = iter(_handled(self._many, [each.item for each in begun if isinstance(each, _Begun)]))
+        answers: list[Answer | Callable[[], Answer] | LaterAnswers] = []
+        later: dict[LaterCalls, LaterAnswers] = {}
+        for position, each in enumerate(begun):
             if isinstance(each, Answer):
                 answers.append(each)
-            elif (handle := next(alone)) is None:
+            elif (handle := next(unanswered)) is None:
                 answers.append(self._end(each))
+            elif isinstance(handle, LaterCalls):
+                together = later.setdefault(handle, LaterAnswers(handle, self._end))
+                together.add(position, each)
+                answers.append(together)
             else:
                 answers.append(partial(self._alone, each, handle))
         return answers
@@ -270,8 +317,10 @@ class Endpoint:
         return type(plain), plain, None
 
 
-def _handled(many: ManyHandler | None, items: Sequence[BatchItem[Any, Any]]) -> Sequence[Callable[[], Any] | None]:
-    """Set the outcome of each message; return for each None, or a function that handles it alone."""
+def _handled(
+    many: ManyHandler | None, items: Sequence[BatchItem[Any, Any]]
+) -> Sequence[Callable[[], Any] | LaterCalls | None]:
+    """Set the outcome of each message; return for each None, or what handles it."""
     try:
         if many is not None and items:
             return many(items)

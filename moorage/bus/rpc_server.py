@@ -6,11 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from moorage import errors, metrics
-from moorage.bus.handlers import Answer, Endpoint, ReceivedCall, stamp
+from moorage.bus.handlers import Answer, Endpoint, LaterAnswers, ReceivedCall, stamp
 from moorage.thread_pool import ThreadOccupancy, ThreadPool
 
 import oslo_messaging
@@ -111,21 +111,32 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
     def _process_many(self, endpoint: Endpoint, calls: Sequence[Any]) -> None:
         """Handle calls that came in one message, and answer them in one message; slow calls run in other threads."""
         found = endpoint.answer_many([ReceivedCall(call.ctxt, call.message.get("args") or {}) for call in calls])
-        answered, unanswered = [], []
-        for call, answer in zip(calls, found, strict=True):
-            if isinstance(answer, Answer):
-                answered.append((call, answer))
-                continue
+        answered = [(call, answer) for call, answer in zip(calls, found, strict=True) if isinstance(answer, Answer)]
+        alone = [
+            partial(self._process_alone, call, answer)
+            for call, answer in zip(calls, found, strict=True)
+            if not isinstance(answer, Answer | LaterAnswers)
+        ]
+        together = dict.fromkeys(answer for answer in found if isinstance(answer, LaterAnswers))
+        here = []
+        for work in [*alone, *(partial(self._process_together, calls, answers) for answers in together)]:
             try:
-                self._submit(self._process_alone, call, answer)
+                self._submit(work)
             except RuntimeError:  # the pool is stopping and accepts no more work
-                unanswered.append((call, answer))
+                here.append(work)
         calls[0].reply_with(answered)
-        for call, handle in unanswered:
-            self._process_alone(call, handle)
+        for work in here:
+            work()
 
-    def _process_alone(self, call: Any, handle: Callable[[], Answer]) -> None:
+    @staticmethod
+    def _process_alone(call: Any, handle: Callable[[], Answer]) -> None:
         call.reply_with([(call, handle())])
+
+    @staticmethod
+    def _process_together(calls: Sequence[Any], answers: LaterAnswers) -> None:
+        for portion in answers.portions():
+            answered = [(calls[position], answer) for position, answer in portion]
+            _logged(calls[0].reply_with, answered)
 
     def _submit(self, work: Callable[..., None], *arguments: Any) -> None:
         with self._changed:

@@ -5,9 +5,9 @@ current one at `build_finished`, the second gate.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
@@ -23,7 +23,7 @@ from conductor.engine.preconditions import not_forced_down
 from conductor.engine.steps import CONFIRM, Operation
 from moorage import context, errors
 from moorage.batches import BatchItem
-from moorage.bus.bus import serves, serves_many
+from moorage.bus.bus import LaterCalls, serves, serves_many
 from moorage.messages import AcceptClaim, AcceptInCell, BuildFailedInCell, BuildFinished, Done
 
 LOG = logging.getLogger(__name__)
@@ -50,36 +50,85 @@ class CellGates(CellPart):
         return self._accept(message, self._cell.gates.looks.do(message))
 
     @serves_many(AcceptInCell)
-    def accept_many(self, calls: Sequence[BatchItem[AcceptInCell, Done]]) -> list[Callable[[], Done] | None]:
-        """Look up the attempts of messages that came together; each then calls the store in its own thread."""
-        return _with_outcomes(
-            calls, self._cell.gates.looks.do_many, lambda message, seen: partial(self._accept, message, seen)
-        )
+    def accept_many(
+        self, calls: Sequence[BatchItem[AcceptInCell, Done]]
+    ) -> list[Callable[[], Done] | LaterCalls | None]:
+        """Look up the attempts of messages that came together; one separate thread then calls the store for all."""
+        passing: list[BatchItem[AcceptInCell, Done]] = []
+        later = LaterCalls(lambda: self._accept_many(passing))
+
+        def accept_later(call: BatchItem[AcceptInCell, Done], seen: AttemptAtGate) -> LaterCalls | Done:
+            if self._was_accepted(seen):
+                return Done()
+            passing.append(call)
+            return later
+
+        return _with_outcomes(calls, self._cell.gates.looks.do_many, accept_later, self._accept)
 
     def _accept(self, message: AcceptInCell, seen: AttemptAtGate) -> Done:
+        if self._was_accepted(seen):
+            return Done()
+        try:
+            self._cell.gate_client.call_if_admitted(_in_store(message))
+        except CircuitOpen as away:
+            raise _not_now(message) from away
+        self._cell.gates.acceptances.do(message)
+        return Done()
+
+    def _accept_many(
+        self, calls: Sequence[BatchItem[AcceptInCell, Done]]
+    ) -> Iterator[Sequence[BatchItem[AcceptInCell, Done]]]:
+        """Do the store's part of the first gate and record it for several calls; yield those that have an outcome."""
+        of: dict[BatchItem[Any, Any], BatchItem[AcceptInCell, Done]] = {
+            BatchItem(_in_store(call.value), call.context): call for call in calls
+        }
+        try:
+            for portion in self._cell.gate_client.call_many_if_admitted(list(of)):
+                accepted = []
+                for asked in portion:
+                    if asked.error is None:
+                        accepted.append(of[asked])
+                    else:
+                        of[asked].fail(asked.error)
+                later = self._record_acceptances(accepted)
+                yield [of[asked] for asked in portion if of[asked] not in later]
+                # One after another: each may wait for a locked row.
+                for call, record in later.items():
+                    call.do(lambda _message, record=record: record() or Done())  # type: ignore[misc]
+                    yield [call]
+        except CircuitOpen:
+            for call in calls:
+                call.fail(_not_now(call.value))
+            yield calls
+
+    def _record_acceptances(
+        self, calls: Sequence[BatchItem[AcceptInCell, Done]]
+    ) -> dict[BatchItem[AcceptInCell, Done], Callable[[], None]]:
+        """Record that attempts have passed the first gate; return the calls that must be recorded alone, and how."""
+        records: list[BatchItem[AcceptInCell, None]] = [BatchItem(call.value, call.context) for call in calls]
+        later = {}
+        alone = self._cell.gates.acceptances.do_many(records)
+        for call, record, record_alone in zip(calls, records, alone, strict=True):
+            if record_alone is not None:
+                later[call] = record_alone
+            elif record.error is not None:
+                call.fail(record.error)
+            else:
+                call.succeed(Done())
+        return later
+
+    def _was_accepted(self, seen: AttemptAtGate) -> bool:
+        """Return whether a claim was accepted before; the guest is being moved away.
+
+        :raises InvalidState: the attempt is of an evacuation whose source is not forced down.
+        """
         if seen.state == "held":
-            return Done()  # the claim was accepted before; the guest is being moved away
+            return True
         # The order to start may have waited at the agent for a long time: the evacuated host may be back.
         if seen.evacuated is not None and not self._cell.forced_down.surely_has(seen.evacuated):
             # The agent makes sure that nothing starts, and reports the attempt as failed.
             raise not_forced_down(seen.evacuated)
-        # The store refuses a released claim. From now on the reconciler does not release the claim as unaccepted.
-        accept = AcceptClaim(
-            request_id=message.request_id,
-            consumer_uuid=message.instance_uuid,
-            claim_id=message.claim_id,
-            attempt_id=message.attempt_id,
-            host=message.host,
-        )
-        try:
-            self._cell.gate_client.call_if_admitted(accept)
-        except CircuitOpen as away:
-            # The agent repeats its request. Otherwise all attempts that are to begin would hold the threads of this
-            # server, and the cell would answer nobody.
-            raise errors.RequestInProgress(request_id=message.request_id) from away
-
-        self._cell.gates.acceptances.do(message)
-        return Done()
+        return False
 
     @serves(BuildFinished)
     def build_finished(self, message: BuildFinished) -> Done:
@@ -91,13 +140,16 @@ class CellGates(CellPart):
         return self._finished(message, self._cell.gates.finishes.do(message))
 
     @serves_many(BuildFinished)
-    def finish_many(self, calls: Sequence[BatchItem[BuildFinished, Done]]) -> list[Callable[[], Done] | None]:
+    def finish_many(
+        self, calls: Sequence[BatchItem[BuildFinished, Done]]
+    ) -> list[Callable[[], Done] | LaterCalls | None]:
         """Do as :meth:`build_finished` for messages that came together; each move is finished in its own thread."""
 
-        def end_or_defer(message: BuildFinished, is_build: bool) -> Callable[[], Done] | Done:
-            return self._finished(message, is_build) if is_build else partial(self._finished, message, is_build)
+        def end_or_defer(call: BatchItem[BuildFinished, Done], is_build: bool) -> Callable[[], Done] | Done:
+            end = partial(self._finished, call.value, is_build)
+            return end() if is_build else end
 
-        return _with_outcomes(calls, self._cell.gates.finishes.do_many, end_or_defer)
+        return _with_outcomes(calls, self._cell.gates.finishes.do_many, end_or_defer, self._finished)
 
     def _finished(self, message: BuildFinished, is_build: bool) -> Done:
         if is_build:
@@ -184,39 +236,60 @@ class CellGates(CellPart):
         return named == self._cell.records.lives.of_host(connection, attempt.host).number
 
 
+def _in_store(message: AcceptInCell) -> AcceptClaim:
+    """Return the store's part of the first gate.
+
+    The store refuses a released claim. Once it has answered, the reconciler does not release the claim as unaccepted.
+    """
+    return AcceptClaim(
+        request_id=message.request_id,
+        consumer_uuid=message.instance_uuid,
+        claim_id=message.claim_id,
+        attempt_id=message.attempt_id,
+        host=message.host,
+    )
+
+
+def _not_now(message: AcceptInCell) -> errors.RequestInProgress:
+    """Return the error for an attempt whose store does not answer: the agent repeats its request.
+
+    Otherwise all attempts that are to begin would hold the threads of this server, and the cell would answer nobody.
+    """
+    return errors.RequestInProgress(request_id=message.request_id)
+
+
 def _with_outcomes(
     calls: Sequence[BatchItem[M, Done]],
     check_all: Callable[[Sequence[BatchItem[M, R]]], Sequence[Callable[[], R] | None]],
-    following: Callable[[M, R], Callable[[], Done] | Done],
-) -> list[Callable[[], Done] | None]:
+    following: Callable[[BatchItem[M, Done], R], Callable[[], Done] | LaterCalls | Done],
+    end_alone: Callable[[M, R], Done],
+) -> list[Callable[[], Done] | LaterCalls | None]:
     """Check the attempts of calls that came together, and give each call its answer or its error.
 
     :param check_all: sets the result or the error of each item; returns functions for those to be checked alone.
-    :param following: returns, for a message and its result, the answer or the function that ends the call.
-    :return: for a call that must be ended alone, the function that ends it; null for the others.
+    :param following: returns, for a call and its result, the answer or what ends the call.
+    :param end_alone: returns the answer to a message that was checked alone, for its result.
+    :return: for each call null, or what ends it.
     """
     checked: list[BatchItem[M, R]] = [BatchItem(call.value, call.context) for call in calls]
-    alone: list[Callable[[], Done] | None] = []
+    ends: list[Callable[[], Done] | LaterCalls | None] = []
     for call, item, check_alone in zip(calls, checked, check_all(checked), strict=True):
-        alone.append(None)
+        ends.append(None)
         if check_alone is not None:
-            alone[-1] = partial(_end_alone, call.value, check_alone, following)
+            ends[-1] = partial(_check_and_end, call.value, check_alone, end_alone)
             continue
         try:
             with context.adopted(call.context):
-                answer = following(call.value, item.outcome())
+                answer = following(call, item.outcome())
         except Exception as fault:  # noqa: BLE001 - it is this call's outcome
             call.fail(fault)
             continue
         if isinstance(answer, Done):
             call.succeed(answer)
         else:
-            alone[-1] = answer
-    return alone
+            ends[-1] = answer
+    return ends
 
 
-def _end_alone(
-    message: M, check_alone: Callable[[], R], following: Callable[[M, R], Callable[[], Done] | Done]
-) -> Done:
-    answer = following(message, check_alone())
-    return answer if isinstance(answer, Done) else answer()
+def _check_and_end(message: M, check: Callable[[], R], end: Callable[[M, R], Done]) -> Done:
+    return end(message, check())

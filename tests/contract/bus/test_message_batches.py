@@ -6,7 +6,7 @@ from collections import Counter
 from unittest import mock
 
 import pytest
-from support.bus.counting_service import TOGETHER, CountingRig, Listed, Slow, is_right, request_id
+from support.bus.counting_service import TOGETHER, CountingRig, Grouped, Listed, Slow, is_right, request_id
 from support.processes.stopwatch import Stopwatch
 
 from harness.waiting import wait_until
@@ -79,12 +79,13 @@ def test_while_all_threads_of_a_server_hang_calls_end_at_their_deadlines_and_lat
 # --- Calls that arrive in one message and are handled by one thread ---------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", [Listed, Grouped])
 def test_calls_of_one_message_are_handled_by_one_thread_and_each_has_its_own_answer_and_context(
-    on_rabbit: CountingRig,
+    on_rabbit: CountingRig, kind: type[Listed]
 ) -> None:
     on_rabbit.counters.may_go_on.set()
     for beginning in range(1, 5 * TOGETHER, TOGETHER):
-        made = on_rabbit.begin_calls(range(beginning, beginning + TOGETHER), Listed)
+        made = on_rabbit.begin_calls(range(beginning, beginning + TOGETHER), kind)
         assert all(is_right(number, future.result(20)) for number, future in made.items())
 
     counters = on_rabbit.counters
@@ -96,8 +97,11 @@ def test_calls_of_one_message_are_handled_by_one_thread_and_each_has_its_own_ans
         assert 0 < seconds <= 20
 
 
-def test_a_slow_call_of_a_message_delays_no_other_call_and_is_answered_in_the_end(on_rabbit: CountingRig) -> None:
-    made = on_rabbit.begin_calls(range(1, TOGETHER + 1), Listed)
+@pytest.mark.parametrize("kind", [Listed, Grouped])
+def test_a_slow_call_of_a_message_delays_no_other_call_and_is_answered_in_the_end(
+    on_rabbit: CountingRig, kind: type[Listed]
+) -> None:
+    made = on_rabbit.begin_calls(range(1, TOGETHER + 1), kind)
     for number in made:
         if number % 5:
             assert is_right(number, made[number].result(20))
@@ -109,10 +113,13 @@ def test_a_slow_call_of_a_message_delays_no_other_call_and_is_answered_in_the_en
     assert on_rabbit.counters.done == Counter(range(1, TOGETHER + 1))
 
 
-def test_an_error_of_a_handler_of_many_is_the_error_of_each_call_of_that_message(on_rabbit: CountingRig) -> None:
+@pytest.mark.parametrize("kind", [Listed, Grouped])
+def test_an_error_of_a_handler_of_many_is_the_error_of_each_call_of_that_message(
+    on_rabbit: CountingRig, kind: type[Listed]
+) -> None:
     on_rabbit.counters.may_go_on.set()
     on_rabbit.counters.list_fails = True
-    made = on_rabbit.begin_calls(range(1, TOGETHER + 1), Listed)
+    made = on_rabbit.begin_calls(range(1, TOGETHER + 1), kind)
     listed = [number for number, future in made.items() if isinstance(future.result(20), errors.StoreUnavailable)]
     assert sorted(listed) == sorted(number for each in on_rabbit.counters.lists for number in each)
     assert listed

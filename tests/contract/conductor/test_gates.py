@@ -1,7 +1,7 @@
 """Test that both gates of a cell handle several calls together in the same way as each of them alone."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,12 +22,14 @@ from conductor.cell.gates import Gates
 from conductor.cell.records.failed_builds import FailedBuilds
 from conductor.cell.records.instances import CellRecords, NewInstance
 from conductor.cell.records.migrations import MigrationRecords
+from conductor.engine.bulkheads import CircuitOpen
 from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, Backoff, NewOperation, NoPayload, Superseded, Wait
 from conductor.schema import cell_failed_builds, cell_hosts, cell_operations
 from moorage import errors, ids
+from moorage.batches import BatchItem
 from moorage.db.database import Database
-from moorage.messages import AcceptInCell, BuildFinished, InstanceBuild
+from moorage.messages import AcceptClaim, AcceptInCell, BuildFinished, InstanceBuild
 
 #: How an instance, its attempt and the message differ from those of a build that goes well.
 STORIES = ("well", "accepted", "reported", "in error", "deleting", "failed", "another claim", "returning", "unknown")
@@ -71,8 +73,23 @@ class Cell:
         self.gates = Gates(database, self.records, sequences, self.operations)
         #: The claims that the store was called for.
         self.accepted: list[str] = []
-        store = SimpleNamespace(call_if_admitted=lambda message: self.accepted.append(message.claim_id))
-        self.endpoint = CellGates(cast(Any, SimpleNamespace(gates=self.gates, gate_client=store)))
+        self.store_is_silent = False
+        self.endpoint = CellGates(cast(Any, SimpleNamespace(gates=self.gates, gate_client=self)))
+
+    def call_if_admitted(self, message: AcceptClaim) -> None:
+        """Accept a claim in the store."""
+        if self.store_is_silent:
+            raise CircuitOpen("it has not answered for 3 s")
+        self.accepted.append(message.claim_id)
+
+    def call_many_if_admitted(self, items: Sequence[BatchItem[Any, Any]]) -> Iterator[Sequence[BatchItem[Any, Any]]]:
+        """Accept claims in the store, which answers each second call later."""
+        for portion in filter(None, (items[::2], items[1::2])):
+            for item in portion:
+                if self.store_is_silent:
+                    raise CircuitOpen("it has not answered for 3 s")
+                item.do(self.call_if_admitted)
+            yield portion
 
     def build(self, story: str) -> Built:
         """Record an instance whose host has the order to start it, in the situation that the story names."""
@@ -188,12 +205,15 @@ def test_calls_that_share_a_transaction_have_the_answers_and_records_of_single_c
     stories=st.lists(st.sampled_from(STORIES), min_size=2, max_size=8),
     gate=st.sampled_from(("accept", "finish")),
     twice=st.booleans(),
+    store_is_silent=st.booleans(),
 )
-@example(stories=["well", "accepted"], gate="accept", twice=True)
+@example(stories=["well", "accepted"], gate="accept", twice=True, store_is_silent=False)
+@example(stories=["well", "failed"], gate="accept", twice=False, store_is_silent=True)
 def test_calls_of_one_message_have_the_answers_and_records_of_single_calls(
-    database: Database, stories: list[str], gate: str, twice: bool
+    database: Database, stories: list[str], gate: str, twice: bool, store_is_silent: bool
 ) -> None:
     one, other = Cell(database), Cell(database)
+    one.store_is_silent = other.store_is_silent = store_is_silent
     handle_many, handle, message_of = {
         "accept": (one.endpoint.accept_many, other.endpoint.accept_claim, Built.accept),
         "finish": (one.endpoint.finish_many, other.endpoint.build_finished, Built.finished),
@@ -205,7 +225,7 @@ def test_calls_of_one_message_have_the_answers_and_records_of_single_calls(
 
     assert made == expected
     assert len(one.accepted) == len(other.accepted)
-    assert one.accepted or gate == "finish" or "well" not in stories
+    assert one.accepted or gate == "finish" or store_is_silent or "well" not in stories
     assert [one.state(built) for built in many] == [other.state(built) for built in single]
 
 

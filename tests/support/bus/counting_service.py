@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -37,6 +37,10 @@ class Listed(wire.Mutation[str], frozen=True, kw_only=True):
     method = "listed"
     may_be_batched = True
     number: int
+
+
+class Grouped(Listed, frozen=True, kw_only=True):
+    method = "grouped"
 
 
 class Counters:
@@ -75,6 +79,30 @@ class Counters:
     def listed_late(self, message: Listed) -> str:
         assert self.may_go_on.wait(20)
         return self.listed(message)
+
+    @bus.serves(Grouped)
+    def grouped(self, message: Grouped) -> str:
+        return self.listed(message)
+
+    @bus.serves_many(Grouped)
+    def many_grouped(self, calls: Sequence[BatchItem[Grouped, str]]) -> list[bus.LaterCalls]:
+        """Answer numbers in one separate thread; each fifth one is answered when a test allows it."""
+        self.lists.append([call.value.number for call in calls])
+        if self.list_fails:
+            raise errors.StoreUnavailable(schema="main", reason="it is away")
+
+        def end() -> Iterator[Sequence[BatchItem[Any, Any]]]:
+            at_once = [call for call in calls if call.value.number % 5]
+            for call in at_once:
+                call.do(self.grouped)
+            if at_once:
+                yield at_once
+            for call in calls:
+                if not call.is_done:
+                    call.do(self.listed_late)
+                    yield [call]
+
+        return [bus.LaterCalls(end)] * len(calls)
 
     @bus.serves(Number)
     def number(self, message: Number) -> str:

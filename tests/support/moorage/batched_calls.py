@@ -6,6 +6,7 @@ from typing import Any
 from conductor.engine.steps import Superseded
 from moorage import errors
 from moorage.batches import BatchItem
+from moorage.bus.bus import LaterCalls
 
 
 def outcome_of(call: Callable[[], object]) -> object:
@@ -17,14 +18,20 @@ def outcome_of(call: Callable[[], object]) -> object:
 
 
 def handle_together(
-    handler: Callable[[list[BatchItem[Any, Any]]], Sequence[Callable[[], Any] | None]], messages: Sequence[object]
+    handler: Callable[[list[BatchItem[Any, Any]]], Sequence[Callable[[], Any] | LaterCalls | None]],
+    messages: Sequence[object],
 ) -> list[object]:
     """Have messages handled that arrived in one message; return the answer of each, or the type of its error.
 
-    :param handler: a method marked `@serves_many`, which returns a function for each call that must be handled alone.
+    :param handler: a method marked `@serves_many`.
     """
     calls: list[BatchItem[Any, Any]] = [BatchItem(message) for message in messages]
-    for call, alone in zip(calls, handler(calls), strict=True):
-        if alone is not None:
-            call.do(lambda _message, alone=alone: alone())  # type: ignore[misc]
+    ends = handler(calls)
+    for call, end in zip(calls, ends, strict=True):
+        if end is not None and not isinstance(end, LaterCalls):
+            call.do(lambda _message, end=end: end())  # type: ignore[misc]
+    for later in {end for end in ends if isinstance(end, LaterCalls)}:
+        ended = [call for portion in later.end() for call in portion]
+        assert set(ended) == {call for call, end in zip(calls, ends, strict=True) if end is later}
+        assert len(ended) == len(set(ended))
     return [outcome_of(call.outcome) for call in calls]

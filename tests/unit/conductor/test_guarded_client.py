@@ -11,6 +11,7 @@ from conductor.engine.guarded_client import GuardedClient
 from conductor.engine.steps import Backoff
 from harness.waiting import wait_until
 from moorage import errors
+from moorage.batches import BatchItem
 from moorage.messages import ListCells
 
 MESSAGE = ListCells()
@@ -23,10 +24,19 @@ class SilentService:
         self.answers = False
         self.calls = self.pings = 0
         self.probe_timeouts: list[float | None] = []
+        #: Whether it answers each of the next calls.
+        self.to_come: list[bool] = []
 
     def call(self, message: ListCells) -> list[Any]:
         self.calls += 1
         return self._answer(message.method)
+
+    def call_many(self, items: list[BatchItem[Any, Any]]) -> Iterator[list[BatchItem[Any, Any]]]:
+        for item in items:
+            self.answers = self.to_come.pop(0)
+            item.do(self.call)
+            self.answers = False
+            yield [item]
 
     def ping(self, timeout: float | None = None) -> None:
         self.pings += 1
@@ -84,6 +94,25 @@ def test_a_call_of_a_step_is_not_postponed_when_the_share_is_used_up(destination
     client = GuardedClient(service, destinations, "placement")  # type: ignore[arg-type]  # the part that is used
     with destinations.admit("placement", "placement", service.ping), bulkheads.StepScope(tries=0):
         assert client.call(MESSAGE) == []
+
+
+def test_calls_of_one_thread_show_that_a_service_is_silent_only_if_none_is_answered(destinations: Bulkheads) -> None:
+    service = SilentService()
+    client = GuardedClient(service, destinations, "placement")  # type: ignore[arg-type]  # the part that is used
+
+    def call_many(*answers: bool) -> list[BatchItem[Any, Any]]:
+        service.to_come = list(answers)
+        items: list[BatchItem[Any, Any]] = [BatchItem(MESSAGE) for _ in answers]
+        assert [item for portion in client.call_many_if_admitted(items) for item in portion] == items
+        return items
+
+    assert [type(item.error) for item in call_many(True, False)] == [type(None), errors.NoReply]
+    assert [type(item.error) for item in call_many(False, False)] == [errors.NoReply] * 2
+    wait_until(lambda: service.pings > 1)
+
+    with pytest.raises(bulkheads.CircuitOpen):
+        call_many(True, True)
+    assert service.calls == 4
 
 
 def _answered(client: GuardedClient) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from moorage import errors
 from moorage.batches import BatchItem
-from moorage.bus.handlers import Endpoint, ReceivedCall
+from moorage.bus.handlers import Endpoint, LaterCalls, ReceivedCall
 from moorage.messages import ListCells
 from moorage.model import Cell
 
@@ -68,6 +68,38 @@ def test_objects_of_a_handler_are_freed_once_its_refusal_is_answered(handler: Ca
     answers = endpoint.answer_many([ReceivedCall({}, {}), ReceivedCall({}, {})])
     assert [type(answer.failure[1]) for answer in answers] == [errors.InvalidState] * 2
     assert [made() for made in MADE] == [None] * 3
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_calls_that_end_later_together_are_answered_at_their_positions_and_all_get_an_answer(fails: bool) -> None:
+    def end_later(items: Sequence[BatchItem[Any, Any]]) -> list[Callable[[], Any] | LaterCalls | None]:
+        items[0].succeed([])
+
+        def end() -> Iterator[Sequence[BatchItem[Any, Any]]]:
+            items[2].succeed([])
+            yield [items[2]]
+            if fails:
+                raise errors.InvalidState(reason="not now")
+            items[1].fail(errors.CellNotFound(name="one"))
+            items[3].succeed([])
+            yield [items[3], items[1]]
+
+        later = LaterCalls(end)
+        return [None, later, later, later]
+
+    endpoint: Any = Endpoint(ListCells, refuse, None, end_later)
+    call, odd = ReceivedCall({}, {}), ReceivedCall({}, {"odd": 1})
+    answers = endpoint.answer_many([call, call, odd, call, call])
+
+    assert answers[0].failure is None
+    assert answers[2].failure[0] is errors.InvalidRequest
+    assert answers[1] is answers[3] is answers[4]
+    portions = [
+        [(position, answer.failure and answer.failure[0]) for position, answer in portion]
+        for portion in answers[1].portions()
+    ]
+    rest = [(1, errors.InvalidState), (4, errors.InvalidState)] if fails else [(4, None), (1, errors.CellNotFound)]
+    assert portions == [[(3, None)], rest]
 
 
 def test_each_call_of_a_batch_that_fails_is_logged_with_the_place_of_the_fault(
