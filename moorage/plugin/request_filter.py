@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from msgspec import structs
 from oslo_config import cfg
 
-from moorage.model import RequestSpec
+from moorage import errors
+from moorage.messages import wire
+from moorage.model import UNSUFFIXED, RequestSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +70,22 @@ class RequestFilter(ABC):
             (``$.flavor.extra_specs[...]``).
         :raises RequestRefused: no host can serve it.
         """
+
+
+def valid_request(answer: object) -> RequestSpec:
+    """Return the answer of a request filter if all its values are valid.
+
+    :raises TypeError: it is no request, or one of its values is not valid.
+    """
+    if not isinstance(answer, RequestSpec):
+        raise TypeError(f"it has returned {type(answer).__name__}, which is no request")
+    try:
+        groups = dict(answer.groups)
+        if (own := groups.get(UNSUFFIXED)) is not None:
+            # Only in the answer of a request filter, an amount may be zero: it removes the flavor's amount.
+            amounts = {name: amount for name, amount in own.resources.items() if amount != 0}
+            groups[UNSUFFIXED] = structs.replace(own, resources=amounts)
+        wire.decode(RequestSpec, wire.encode(structs.replace(answer, groups=groups)))
+    except (errors.InvalidRequest, AttributeError, TypeError, ValueError) as fault:
+        raise TypeError(f"it has returned an invalid request: {fault}") from fault
+    return answer

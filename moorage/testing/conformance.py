@@ -16,6 +16,7 @@ import numpy as np
 from moorage import errors
 from moorage.model import RequestSpec
 from moorage.plugin import Aggregate, BadValue, Cloud, Filter, Host, HostView, RequestFilter, RequestRefused, Weigher
+from moorage.plugin.request_filter import valid_request
 from moorage.testing.builders import candidate, cloud, settings_of
 from moorage.testing.describe import faultless, of_host, of_request
 from moorage.testing.samples import Sample, Words, samples
@@ -377,8 +378,10 @@ def _narrowed(plugin: RequestFilter, request: RequestSpec, here: Any) -> Request
     except errors.InvalidRequest as fault:
         _require(fault.path.startswith("$."), f"{name} refuses a request by the path {fault.path!r}: begin with '$.'")
         return f"invalid: {fault}"
-    _require(isinstance(narrowed, RequestSpec), f"{name} has made {narrowed!r} of a request, which is no request")
-    return narrowed
+    try:
+        return valid_request(narrowed)
+    except TypeError as fault:
+        raise AssertionError(f"{name} has made {narrowed!r} of a request: {fault}") from fault
 
 
 def _listed(here: Cloud) -> list[tuple[str, str, dict[str, str]]]:

@@ -91,6 +91,11 @@ class Forgetting(Narrowing):
         return None
 
 
+class Emptying(Narrowing):
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        return structs.replace(request, availability_zone="")
+
+
 class Failing(Narrowing):
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
         raise LookupError("no such rack")
@@ -101,6 +106,7 @@ class Failing(Narrowing):
     [
         (Growing, "of what it has made already"),
         (Forgetting, "has made None of a request"),
+        (Emptying, r"of a request: it .* invalid at \$.availability_zone: Expected `str` of length >= 1"),
         (Failing, "Failing raises LookupError: no such rack"),
     ],
     ids=lambda given: given.__name__ if isinstance(given, type) else "",

@@ -18,6 +18,7 @@ from moorage import errors
 from moorage.config import options
 from moorage.model import RequestSpec
 from moorage.plugin import Aggregate, RequestFilter, RequestRefused
+from moorage.plugin.request_filter import valid_request
 from placement_store import candidates
 from scheduler.decide.request_filters import Refusal, RequestFilterChain
 from scheduler.plugins.loading import Named, load_request_filters
@@ -117,10 +118,13 @@ def test_a_request_without_anything_for_a_filter_stays_the_same(name: str) -> No
 @pytest.mark.parametrize("name", NAMES)
 @given(request=requests, cloud=clouds)
 @settings(deadline=None, max_examples=40)
-def test_a_filter_leaves_its_own_result_unchanged(name: str, request: RequestSpec, cloud: StillCloud) -> None:
+def test_a_filter_makes_valid_requests_and_leaves_them_unchanged(
+    name: str, request: RequestSpec, cloud: StillCloud
+) -> None:
     [(_, plugin)] = loaded((name,))
     once = outcome(plugin, request, cloud)
     if isinstance(once, RequestSpec):
+        assert valid_request(once) is once
         assert outcome(plugin, once, cloud) is once
 
 

@@ -97,6 +97,49 @@ def test_a_filter_that_raises_another_error_is_named(fault: Exception) -> None:
     assert (caught.value.plugin, caught.value.name, caught.value.kind) == ("request filter", "n1", type(fault).__name__)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        "no request",
+        asked(availability_zone=7),
+        asked(availability_zone=""),
+        asked(is_volume_backed="yes"),
+        asked(vcpus=-1),
+        asked(groups=None),
+        asked(groups={"": None}),
+        asked(groups={"": group({"VCPU": -1})}),
+        asked(groups={"": group({"VCPU": None})}),  # type: ignore[dict-item]
+        asked(groups={"_a": group({"VCPU": 0})}),
+        asked(groups={"_a": group({"VCPU": 1}, required="CUSTOM_A")}),
+        asked(root_member_of=AGGREGATES),
+        asked(requested_destination="host1"),
+        asked(server_group=object()),
+    ],
+)
+def test_an_answer_that_is_no_valid_request_is_a_fault_of_the_filter(answer: RequestSpec) -> None:
+    with pytest.raises(errors.BrokenPlugin, match="request filter n1 is broken: TypeError"):
+        narrowing(lambda request, _: request, lambda _request, _cloud: answer).narrow(asked(), view(), 0.0)
+
+
+def test_an_answer_may_remove_an_amount_of_the_flavor() -> None:
+    without_disk = asked(groups={"": group({"DISK_GB": 0})})
+    assert narrowing(lambda _request, _cloud: without_disk).narrow(asked(), view(), 0.0) is without_disk
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        errors.InvalidRequest(),  # type: ignore[call-arg]
+        errors.InvalidRequest(path=None, reason="no path"),  # type: ignore[arg-type]
+        errors.InvalidRequest(path="$.image", reason=object()),  # type: ignore[arg-type]
+    ],
+)
+def test_an_error_of_a_filter_without_a_path_or_a_reason_is_a_fault_of_the_filter(fault: Exception) -> None:
+    with pytest.raises(errors.BrokenPlugin, match="request filter n0 is broken: TypeError"):
+        narrowing(raising(fault)).narrow(asked(), view(), 0.0)
+
+
 def test_a_value_of_an_operator_that_a_filter_cannot_use_is_named() -> None:
     with pytest.raises(errors.BrokenPlugin, match="metadata a is 'b'"):
         narrowing(raising(BadValue("metadata a is 'b'"))).narrow(asked(), view(), 0.0)
