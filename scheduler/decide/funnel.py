@@ -22,8 +22,9 @@ from scheduler.view.snapshot import Snapshot
 
 LOG = logging.getLogger(__name__)
 
-#: The types of a filter's answer.
+#: The types of a filter's answer, and of a weigher's.
 _BOOLEANS = (bool, np.bool_)
+_NUMBERS = (int, float, np.bool_, np.integer, np.floating)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +302,14 @@ class Funnel:
 
     def _scores(self, plugin: Weigher, view: HostView, request: RequestSpec, rows: RowArray) -> FloatArray:
         if is_for_single_hosts(plugin):
-            scores = np.array([plugin.weigh(view.host(row), request) for row in rows.tolist()], dtype=np.float64)
+            answers = [plugin.weigh(view.host(row), request) for row in rows.tolist()]
+            scores = np.array(answers)
+            # NumPy would take None as NaN and read a text, if it were given the type of the array.
+            if scores.dtype.kind not in "fiub" or scores.ndim != 1:
+                for row, answer in zip(rows.tolist(), answers, strict=True):
+                    if not isinstance(answer, _NUMBERS):
+                        raise TypeError(f"its score of host {view.host(row).service_host} is {answer!r:.60}")
+            scores = scores.astype(np.float64, copy=False)
         else:
             every = plugin.scores(view, request)
             if every.shape != (len(view),) or every.dtype.kind not in "fiub":
@@ -328,8 +336,14 @@ def is_for_single_hosts(plugin: Filter | Weigher) -> bool:
 
 
 def _concerns(kind: type[Filter | Weigher], plugin: Filter | Weigher, request: RequestSpec) -> bool:
-    """Tell whether a plug-in concerns a request; one that does not define this concerns every request."""
-    return type(plugin).concerns is kind.concerns or bool(plugin.concerns(request))
+    """Tell whether a plug-in concerns a request; one that does not define this concerns every request.
+
+    :raises TypeError: its answer is no boolean: None would switch it off.
+    """
+    answer = type(plugin).concerns is kind.concerns or plugin.concerns(request)
+    if not isinstance(answer, _BOOLEANS):
+        raise TypeError(f"it says {answer!r:.60} of whether it concerns a request, which is no boolean")
+    return bool(answer)
 
 
 def _passes(plugin: Filter, host: Host, request: RequestSpec) -> bool:

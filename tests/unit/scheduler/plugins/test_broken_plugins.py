@@ -159,15 +159,49 @@ def test_a_request_filter_that_breaks_fails_the_request_or_is_left_out(action: C
     check_both("request_filter", BreakingRequestFilter({"action": action}))
 
 
-@pytest.mark.parametrize(
-    "action", [ACTIONS["divides by nothing"], ACTIONS["ends the process"], lambda _: np.array([True, False])]
+each_vague_answer = pytest.mark.parametrize(
+    "action",
+    [
+        ACTIONS["divides by nothing"],
+        ACTIONS["ends the process"],
+        ACTIONS["answers nothing"],
+        ACTIONS["answers words"],
+        lambda _: 0,
+        lambda _: np.array([True, False]),
+    ],
 )
+
+
+@each_vague_answer
 def test_a_filter_that_cannot_say_whether_it_is_concerned_is_broken(action: Callable[[Any], Any]) -> None:
     check_both("filter", Unsure({"action": action, "check": lambda _: None}))
 
 
-def test_a_weigher_that_cannot_say_whether_it_is_concerned_is_broken() -> None:
-    check_both("weigher", UnsureWeigher({"action": ACTIONS["divides by nothing"]}))
+@each_vague_answer
+def test_a_weigher_that_cannot_say_whether_it_is_concerned_is_broken(action: Callable[[Any], Any]) -> None:
+    check_both("weigher", UnsureWeigher({"action": action}))
+
+
+@pytest.mark.parametrize("answer", [None, "1", [1.0], np.array([1.0]), 1j])
+def test_a_weigher_whose_score_of_a_host_is_no_number_is_broken_and_no_value_is_blamed(answer: Any) -> None:
+    class Scoring(Weigher):
+        def weigh(self, host: Host, request: RequestSpec) -> Any:
+            return answer
+
+    check_both("weigher", Scoring({}))
+    with pytest.raises(errors.BrokenPlugin, match=r"weigher a is broken: (Type|Value)Error"):
+        decided(rules(FailureCounts(), skip=False, weigher=Scoring({})))
+
+
+def test_a_weigher_may_score_a_host_with_any_kind_of_number() -> None:
+    scores = {"host0": True, "host1": 2**70, "host2": np.float32(0.5)}
+
+    class Scoring(Weigher):
+        def weigh(self, host: Host, request: RequestSpec) -> Any:
+            return scores[host.service_host]
+
+    plan = decided(rules(FailureCounts(), skip=False, weigher=Scoring({})))
+    assert plan.explanations[0].top_hosts[0].host == "host1"
 
 
 def test_a_filter_that_breaks_on_a_request_is_not_asked_about_hosts() -> None:
