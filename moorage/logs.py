@@ -12,6 +12,7 @@ from oslo_config import cfg
 from oslo_log import _options, formatters, log, versionutils
 
 from moorage import context, errors
+from moorage.control_characters import escaped
 
 _LINE = (
     "%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s [%(service)s %(request_id)s %(attempt_id)s] %(message)s"
@@ -29,6 +30,8 @@ _DEFAULTS: Mapping[str, Any] = {
         *("alembic=WARN", "amqp=ERROR"),
     ],
 }
+#: The beginning of each further line of a message.
+_CONTINUED = "    "
 #: The fields of a line that come from the context; lines in JSON have them in `extra`.
 _FIELDS = ("service", "request_id", "attempt_id")
 _SERVICE_NAME = cfg.StrOpt(
@@ -54,10 +57,11 @@ class _ContextFilter(logging.Filter):
         return True
 
 
-class _SaidOnce(logging.Formatter):
-    """Formats lines as another formatter does, without a repeated error summary.
+class _SafeLines(logging.Formatter):
+    """Formats lines as another formatter does, with escaped control characters and without a repeated error summary.
 
-    oslo.log appends the exception in progress to each warning and error, even if the message already contains it.
+    Names in a message may contain a line break, which must not begin a line that looks like one of the log. oslo.log
+    appends the exception in progress to each warning and error, even if the message already contains it.
     """
 
     def __init__(self, lines: logging.Formatter) -> None:
@@ -71,6 +75,14 @@ class _SaidOnce(logging.Formatter):
         fault = summary.partition(": ")[2]
         if fault and fault in record.message:
             line = line.replace(f"{record.message}: {summary}", record.message, 1)
+        # Lines in JSON have no message of their own. Each line of a traceback has the prefix of the log already.
+        for text, begin in (
+            (getattr(record, "message", ""), _CONTINUED),
+            (summary, _CONTINUED),
+            (record.exc_text or "", ""),
+        ):
+            if not text.isprintable():
+                line = line.replace(text, escaped(text).replace("\n", f"\n{begin}"), 1)
         return line
 
 
@@ -160,7 +172,7 @@ def _set_up(conf: cfg.ConfigOpts, service: str) -> None:
                 # Read the options once: the library would read them for each line.
                 names = [option.dest for option in _options.log_opts]
                 handler.formatter.conf = SimpleNamespace(**{name: conf[name] for name in names})
-            handler.setFormatter(_SaidOnce(handler.formatter))
+            handler.setFormatter(_SafeLines(handler.formatter))
             # With a format that cannot be filled in, each line would be a traceback instead.
             line = logging.LogRecord(__name__, logging.INFO, __file__, 0, "", None, None)
             handler.filter(line)

@@ -32,6 +32,7 @@ from moorage.bus.rabbit.driver import BATCHED, RabbitDriver
 from moorage.bus.rabbit.message_batches import LibraryCall
 from moorage.config import options
 from moorage.messages.wire import Message, R, encode, prepare
+from moorage.model.basis import fault_of_name
 
 import oslo_messaging
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
@@ -209,10 +210,10 @@ class Bus:
 
         :raises ConfigurationError: the name of the server is not one that a queue and the list of services can have.
         """
-        if not server or server[-1].isspace() or len(server.encode()) > _LONGEST_NAME:
+        if not server or fault_of_name(server) or len(server.encode()) > _LONGEST_NAME:
             raise errors.ConfigurationError(
-                reason=f"{server!r:.40} is no name of a service: it has 1 to {_LONGEST_NAME} bytes, and does not end "
-                "with a blank. See --name; for an agent, --agent and [compute] agent"
+                reason=f"{server!r:.40} is no name of a service: it has 1 to {_LONGEST_NAME} bytes without control "
+                "characters, and does not end with a blank. See --name; for an agent, --agent and [compute] agent"
             )
         name = logs.service_name(self._conf)
         endpoints: dict[str, Endpoint] = {}

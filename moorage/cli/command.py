@@ -23,6 +23,7 @@ from moorage.cli import help as helps
 from moorage.cli import progress, sorting
 from moorage.cli.clients import CheckedClient, Clients
 from moorage.config import calls, options
+from moorage.control_characters import escaped
 
 if TYPE_CHECKING:
     from moorage.cli.shell import Shell
@@ -100,6 +101,11 @@ def _blank(values: Iterable[Any]) -> tuple[Any, ...]:
     return tuple("" if value is None else value for value in map(_flat, values))
 
 
+def _in_one_line(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return values with escapes instead of line breaks and other control characters."""
+    return tuple(escaped(value, kept="") if isinstance(value, str) else value for value in _blank(values))
+
+
 def _flat(value: Any) -> Any:
     return value.human_readable() if isinstance(value, ShownUse) else _machine(value)
 
@@ -162,7 +168,9 @@ class Configured(Command):
                 LOG.warning("There is no column %s: all columns are shown", ", ".join(parsed_args.columns))
                 parsed_args.columns = []
         if parsed_args.formatter in _WITHOUT_NULL:
-            data = [_blank(row) for row in data] if isinstance(self, Lister) else _blank(data)
+            # A line break would end the row of a value, where CSV quotes it.
+            plain = _in_one_line if parsed_args.formatter == "value" else _blank
+            data = [plain(row) for row in data] if isinstance(self, Lister) else plain(data)
         elif parsed_args.formatter == "shell":
             data = ["" if value is None else _OBEYED.sub(r"\\\1", str(value)) for value in map(_machine, data)]
         return int(super().produce_output(parsed_args, column_names, data))  # type: ignore[misc]
@@ -336,8 +344,8 @@ class ShownValue(FormattableColumn[Any]):
     def human_readable(self) -> str:
         """Return the text for a table."""
         if isinstance(self._value, list | tuple):
-            return _printable(", ".join(str(part) for part in self._value))
-        return "" if self._value is None else _printable(str(self._value))
+            return escaped(", ".join(str(part) for part in self._value))
+        return "" if self._value is None else escaped(str(self._value))
 
 
 class ShownAge(ShownValue):
@@ -381,15 +389,7 @@ class ShownLines(FormattableColumn[Any]):
 
     def human_readable(self) -> str:
         """Return the text for a table."""
-        return _printable("\n".join(self._lines))
-
-
-def _printable(text: str) -> str:
-    """Escape what a terminal does not print, but obeys or hides: users choose the names of their instances."""
-    if text.isprintable():
-        return text
-    kept = (char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode() for char in text)
-    return "".join(kept)
+        return escaped("\n".join(self._lines))
 
 
 def shown(values: Iterable[Any]) -> tuple[ShownValue, ...]:

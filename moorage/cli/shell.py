@@ -22,6 +22,7 @@ from moorage import failpoints
 from moorage.cli import completion
 from moorage.cli import help as helps
 from moorage.config import options
+from moorage.control_characters import escaped
 from moorage.errors import MoorageError
 
 #: The loggers whose warnings a command does not print, because it also raises the error. Services do.
@@ -79,6 +80,14 @@ class _WithCodes(logging.LoggerAdapter[logging.Logger]):
         return msg.with_code if isinstance(msg, MoorageError) else msg, kwargs
 
 
+class _Escaping(logging.Formatter):
+    """Formats messages with escaped control characters: they contain names, and a terminal would obey them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the message of a record, followed by its traceback."""
+        return escaped(super().format(record))
+
+
 class Shell(App):
     """The program: parses the options before the sub-command, and closes what the sub-command has opened."""
 
@@ -118,9 +127,10 @@ class Shell(App):
     def configure_logging(self) -> None:
         """Log to the terminal; log warnings that repeat a command's error only with -v."""
         super().configure_logging()
+        terminal = logging.getLogger().handlers[-1]
+        terminal.setFormatter(_Escaping(self.CONSOLE_MESSAGE_FORMAT))
         if self.options.verbose_level == self.DEFAULT_VERBOSE_LEVEL:
             logging.getLogger("amqp").setLevel(logging.ERROR)
-            terminal = logging.getLogger().handlers[-1]
             terminal.addFilter(lambda record: record.name not in _REPEATING or record.levelno > logging.WARNING)
 
     def initialize_app(self, argv: list[str]) -> None:

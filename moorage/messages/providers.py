@@ -17,7 +17,7 @@ from moorage.model import (
     Inventory,
     MoveInstruction,
     Name,
-    NewName,
+    NewProviderName,
     ProviderAllocations,
     ProviderReport,
     Reallocation,
@@ -45,7 +45,7 @@ class CreateResourceProvider(Mutation[ResourceProvider], ToPlacement, frozen=Tru
 
     since: ClassVar = {"parent_provider_uuid": "1.2"}
     uuid: Uuid
-    name: NewName
+    name: NewProviderName
     parent_provider_uuid: Uuid | None = None
 
 
@@ -54,7 +54,7 @@ class UpdateResourceProvider(Mutation[ResourceProvider], ToPlacement, frozen=Tru
 
     version = "1.2"
     uuid: Uuid
-    name: NewName | None = None
+    name: NewProviderName | None = None
     parent_provider_uuid: Uuid | UnsetType | None = UNSET
 
 

@@ -11,7 +11,7 @@ from moorage.model.basis import (
     Count,
     Generation,
     Name,
-    NewName,
+    NewProviderName,
     ResourceClassName,
     Resources,
     Suffix,
@@ -111,7 +111,7 @@ class ProviderReport(Value, frozen=True, kw_only=True):
     """A report of one provider by its host; null fields leave the stored values as they are."""
 
     uuid: Uuid
-    name: NewName
+    name: NewProviderName
     inventories: Inventories = {}
     #: Null for a root. A report never changes the parent of an existing provider.
     parent_provider_uuid: Uuid | None = None

@@ -6,6 +6,8 @@ from typing import Annotated, ClassVar, get_args
 import msgspec
 from msgspec import Meta
 
+from moorage import control_characters
+
 #: A uuid in its canonical, lower-case form.
 Uuid = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")]
 #: Identifies a request across retries; see :mod:`moorage.service.stored_requests`.
@@ -17,9 +19,11 @@ TraitName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}\Z")]
 Suffix = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}\Z")]
 #: The name of a host, node, agent, cell, zone, project or user.
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
-#: A name for something new, or a new name for something that exists: without a trailing blank. MySQL ignores trailing
-#: blanks in comparisons, SQLite and Python do not. Existing names may have them.
-NewName = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"\S\Z")]
+#: A name for something new, or a new name for something that exists: without a trailing blank or control characters.
+#: MySQL ignores trailing blanks in comparisons, SQLite and Python do not. Existing names may have them.
+NewName = Annotated[str, Meta(min_length=1, max_length=255, pattern=rf"^[^{control_characters.RANGES}]*(?<=\S)\Z")]
+#: The same for a resource provider: Placement's API accepts control characters.
+NewProviderName = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"\S\Z")]
 #: An amount of a resource. The bound is Placement's, and keeps every sum within a signed 64-bit integer.
 Amount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -40,13 +44,21 @@ PATTERNS: Mapping[str, str] = {
         (RequestId, "1 to 64 letters, digits and . _ : -"),
         (TraitName, "1 to 255 capital letters, digits and underscores"),
         (Suffix, "at most 64 letters, digits, underscores and hyphens"),
-        (NewName, "a name that does not end with a blank"),
+        (NewName, "a name without control characters that does not end with a blank"),
+        (NewProviderName, "a name that does not end with a blank"),
     )
 }
 
 VCPU = "VCPU"
 MEMORY_MB = "MEMORY_MB"
 DISK_GB = "DISK_GB"
+
+
+def fault_of_name(name: str) -> str | None:
+    """Return what is wrong with the name of something new, as a phrase after "it"; None if nothing is."""
+    if name[-1].isspace():
+        return "ends with a blank"
+    return "has a control character" if control_characters.are_in(name) else None
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

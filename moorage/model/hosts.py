@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from moorage.model.basis import Count, Name, Text, Uuid, Value
+from moorage.model.basis import Count, Name, Text, Uuid, Value, fault_of_name
 
 #: A property of an image, as ``name=value``.
 ImageProperty = Annotated[str, Meta(min_length=1, max_length=512)]
@@ -30,9 +30,9 @@ class HostReport(Value, frozen=True, kw_only=True):
     attributes: dict[Name, Any] = {}
 
     def misnamed(self) -> str | None:
-        """Return the first field whose name ends with a blank: databases ignore it in comparisons."""
+        """Return the first field whose name is not valid (:func:`~moorage.model.basis.fault_of_name`)."""
         fields = ("service_host", "nodename", "agent", "availability_zone")
-        return next((field for field in fields if getattr(self, field)[-1].isspace()), None)
+        return next((field for field in fields if fault_of_name(getattr(self, field))), None)
 
 
 class HostLoad(Value, frozen=True, kw_only=True):

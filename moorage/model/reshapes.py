@@ -5,7 +5,17 @@ from typing import Annotated
 from msgspec import Meta
 
 from moorage.model.allocations import Aggregates, Inventories, Traits
-from moorage.model.basis import Amount, Count, Generation, Name, NewName, ResourceClassName, Resources, Uuid, Value
+from moorage.model.basis import (
+    Amount,
+    Count,
+    Generation,
+    Name,
+    NewProviderName,
+    ResourceClassName,
+    Resources,
+    Uuid,
+    Value,
+)
 
 
 class ReshapedInventories(Value, frozen=True, kw_only=True):
@@ -32,7 +42,7 @@ class InventoryFields(Value, frozen=True, kw_only=True):
 class ChildProvider(Value, frozen=True, kw_only=True):
     """A provider that a reshape creates if it is missing; an existing one must be as described here."""
 
-    name: NewName
+    name: NewProviderName
     #: The uuid or the name of its parent: a provider of the tree, or another new one.
     parent: Name
     #: Null means the uuid of the existing provider of this name, or else a new uuid.

@@ -18,6 +18,7 @@ from moorage.config.options import main_database
 from moorage.db.database import Database
 from moorage.messages import ShowInCell
 from moorage.model import Cell
+from moorage.model.basis import fault_of_name
 from placement_store import cells
 from placement_store.commands import argument_types
 from placement_store.commands.db_upgrade import DDL_CONNECTION, cell_place, upgrade
@@ -41,8 +42,8 @@ def _row(cell: Cell) -> tuple[Any, ...]:
 def _name(text: str) -> str:
     if not 1 <= len(text) <= 255:
         raise argparse.ArgumentTypeError("a name has 1 to 255 characters")
-    if text[-1].isspace():
-        raise argparse.ArgumentTypeError("a name does not end with a blank")
+    if fault := fault_of_name(text):
+        raise argparse.ArgumentTypeError(f"{text!r} {fault}")
     return text
 
 

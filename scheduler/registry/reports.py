@@ -21,6 +21,7 @@ from moorage import errors, ids
 from moorage.db.columns import now, rows_named
 from moorage.messages import MAX_DESCRIPTION_NUMBER, HostsRegistered, NumberedDescription, ReportHosts
 from moorage.model import HostReport
+from moorage.model.basis import fault_of_name
 from placement_store import cells
 from placement_store.db import bulk, change_feed
 from placement_store.providers import disabled_hosts
@@ -175,7 +176,8 @@ def _registered(connection: Connection, message: ReportHosts) -> list[_Registere
 
 def _is_well_named(report: HostReport) -> bool:
     if field := report.misnamed():
-        LOG.error("The %s of host %r ends with a blank: left out", field, report.service_host)
+        fault = fault_of_name(getattr(report, field))
+        LOG.error("The %s of host %r %s: left out", field, report.service_host, fault)
     return field is None
 
 

@@ -23,6 +23,7 @@ from moorage.db.columns import CLOCK_SET_BACK, is_ahead, now, rows_named
 from moorage.db.database import Database
 from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.model import HostReport
+from moorage.model.basis import fault_of_name
 
 #: A heartbeat of a host is recorded once in this fraction of `host_down_after`, or of `silent_after` if that is
 #: shorter. Heartbeats are nearly all the writes of an idle cloud. A host has missed several heartbeats in a row before
@@ -115,7 +116,7 @@ class CellHosts:
     def report_hosts(self, message: ReportHostsInCell) -> HostsReported:
         """Record new and changed descriptions, and which hosts are alive; a late report is ignored.
 
-        :raises InvalidRequest: a name in a description ends with a blank.
+        :raises InvalidRequest: a name in a description ends with a blank or has a control character.
         :raises InvalidState: a described host belongs to another agent, which is alive.
         :raises HostNotFound: a host that is alive was never described to this cell, or only by another agent. The rest
             of the report is recorded; the agent must describe its hosts.
@@ -123,7 +124,8 @@ class CellHosts:
         for number, report in enumerate(message.hosts):
             # After the error, the agent sends the other descriptions again, without this one.
             if field := report.misnamed():
-                raise errors.InvalidRequest(path=f"$.hosts[{number}].{field}", reason="it ends with a blank")
+                reason = f"it {fault_of_name(getattr(report, field))}"
+                raise errors.InvalidRequest(path=f"$.hosts[{number}].{field}", reason=reason)
         unknown: list[str] = []
 
         def work(connection: Connection) -> tuple[HostsReported, bool]:

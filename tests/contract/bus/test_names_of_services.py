@@ -75,6 +75,12 @@ def test_a_second_server_of_a_name_is_refused_and_takes_no_message(bus: Bus, pat
     assert not second.asked.is_set()
 
 
+@pytest.mark.parametrize("name", ["one ", "one\ntwo", "\x1b[2J"])
+def test_a_name_that_ends_with_a_blank_or_has_control_characters_is_refused(bus: Bus, name: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match="is no name of a service: it has 1 to"):
+        bus.server("placement", name, [Cells()])
+
+
 class UncountedBus(HastyBus):
     """Cannot count servers, because the broker does not let its user do so."""
 

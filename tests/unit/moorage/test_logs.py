@@ -107,6 +107,23 @@ def test_each_line_of_a_traceback_shows_service_request_and_attempt(tmp_path: Pa
     assert all("[scheduler r-1 -]" in line for line in lines)
 
 
+def test_a_name_with_line_breaks_and_control_characters_begins_no_line_of_its_own(tmp_path: Path) -> None:
+    file = start_log(tmp_path, "scheduler")
+    name = "host1\n2026-11-30 12:00:00.000 1 INFO forged\r\x1b[2J\u2028end"
+    LOG.warning("%s is down", name)
+    try:
+        raise errors.HostNotFound(name=name)
+    except errors.HostNotFound as fault:
+        LOG.warning("left out", exc_info=fault)
+        LOG.warning("left out")
+    text = file.read_bytes().decode()
+    assert not {"\r", "\x1b", "\u2028"} & set(text)
+    lines = text.split("\n")[:-1]
+    assert lines[0].endswith("[scheduler - -] host1")
+    assert lines[1] == r"    2026-11-30 12:00:00.000 1 INFO forged\r\x1b[2J\u2028end is down"
+    assert all("[scheduler - -]" in line or line.startswith("    ") for line in lines)
+
+
 def test_setting_up_twice_writes_each_line_once_under_the_later_name(tmp_path: Path) -> None:
     start_log(tmp_path, "scheduler")
     file = start_log(tmp_path, "conductor")

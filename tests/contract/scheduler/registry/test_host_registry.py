@@ -66,6 +66,15 @@ def test_a_host_whose_name_ends_with_a_blank_is_left_out_of_the_report(
     assert "'host1 ' ends with a blank: left out" in caplog.text
 
 
+def test_a_host_whose_name_has_a_line_break_is_left_out_of_the_report(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.report([report(1), structs.replace(report(2), nodename="node\n2")], ["host1"])
+
+    assert set(states(rig)) == {"host1"}
+    assert "The nodename of host 'host2' has a control character: left out" in caplog.text
+
+
 def test_a_heartbeat_is_no_change_and_a_changed_description_is_one(rig: Rig) -> None:
     rig.report([report(1), report(2)], ["host1", "host2"])
     rig.shift_heartbeats(-50)

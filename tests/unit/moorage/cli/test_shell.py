@@ -229,6 +229,27 @@ def test_a_table_obeys_no_control_characters_of_a_name(
     assert json.loads(printed(capsys, "-f", "json"))[0] == {"name": name, "number": [name, name], "age": name}
 
 
+def test_a_name_with_line_breaks_is_in_one_line_of_the_values(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "a\nb\r\tc\x1b[2J\u2028d"
+    monkeypatch.setattr(Listed, "rows", [(name, (name,), None)])
+    assert printed(capsys, "-f", "value") == rf"a\nb\r\tc\x1b[2J\u2028d {(name,)} " + "\n"
+    assert json.loads(printed(capsys, "-f", "json"))[0]["name"] == name
+    monkeypatch.setitem(globals(), "NAME_OF_A_USER", name)
+    command = ShownOnce(Shell(), None, "shown")
+    command.run(command.get_parser("moorage shown").parse_args(["-f", "value", "-c", "name", "-c", "host"]))
+    assert capsys.readouterr().out == r"a\nb\r\tc\x1b[2J\u2028d" + "\n\n"
+
+
+def test_an_error_with_control_characters_of_a_name_is_printed_with_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    shell = Shell()
+    shell.run(["help", "help"])
+    capsys.readouterr()
+    shell.LOG.error(InvalidRequest(path="a\x1b[2J", reason="b\rc"))
+    assert r"invalid at a\x1b[2J: b\rc. (moorage.invalid_request)" in capsys.readouterr().err
+
+
 def test_an_age_has_a_unit_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     table = printed(capsys)
     assert "| 60 s |" in table

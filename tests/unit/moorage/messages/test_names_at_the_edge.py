@@ -1,14 +1,23 @@
-"""Test the check of incoming names: a pattern covers the whole text, and no new name ends with a blank."""
+"""Test the check of incoming names: patterns cover the whole text, no new name has control characters at any place."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 import msgspec
 import pytest
 
 from moorage import errors, ids
-from moorage.messages import CreateHostAggregate, CreateResourceProvider, UpdateResourceProvider, wire
+from moorage.messages import (
+    BuildInstances,
+    CreateHostAggregate,
+    CreateResourceProvider,
+    CreateServerGroup,
+    SetHostAggregate,
+    UpdateResourceProvider,
+    wire,
+)
 from moorage.model import ChildProvider, HostReport, ProviderReport, ResourceProvider, Value
+from moorage.model.basis import fault_of_name
 from placement_store.http.resources import RESOURCES
 from placement_store.http.versions import Version
 
@@ -88,13 +97,54 @@ def test_a_new_name_that_ends_with_a_blank_is_refused(kind: type[Value], more: d
     assert caught.value.path == "$.name"
 
 
+BUILD: dict[str, Any] = {
+    "request_id": "r",
+    "request_spec": {"project_id": "p", "user_id": "u", "flavor": {"vcpus": 1, "memory_mb": 1}},
+    "instance_uuids": [UUID],
+}
+
+
+@pytest.mark.parametrize("inside", ["\n", "\r", "\t", "\x00", "\x1b", "\x7f", "\x9b", "\u2028"])
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (BuildInstances, lambda name: {**BUILD, "names": [name]}),
+        (CreateHostAggregate, lambda name: {"request_id": "r", "name": name}),
+        (SetHostAggregate, lambda name: {"request_id": "r", "aggregate": "a", "name": name}),
+        (
+            CreateServerGroup,
+            lambda name: {
+                "request_id": "r",
+                "group": {"uuid": UUID, "policy": "affinity"},
+                "name": name,
+                "project_id": "p",
+            },
+        ),
+    ],
+)
+def test_a_new_name_with_a_control_character_is_refused(
+    kind: type[Value], content: Callable[[str], dict[str, Any]], inside: str
+) -> None:
+    assert wire.decode_strictly(kind, content("eïn name\u200d"))
+    with pytest.raises(errors.InvalidRequest) as caught:
+        wire.decode_strictly(kind, content(f"a{inside}name"))
+    assert caught.value.reason == "Expected a name without control characters that does not end with a blank"
+
+
+def test_a_provider_may_have_any_name_that_placement_accepts() -> None:
+    created = wire.decode_strictly(CreateResourceProvider, {"request_id": "r", "uuid": UUID, "name": "a\nname"})
+    assert created.name == "a\nname"
+
+
 def test_a_stored_name_that_ends_with_a_blank_is_still_read() -> None:
     stored = {"uuid": UUID, "name": "a name ", "generation": 0, "root_provider_uuid": UUID}
     assert wire.decode(ResourceProvider, stored).name == "a name "
 
 
 @pytest.mark.parametrize("field", ["service_host", "nodename", "agent", "availability_zone"])
-def test_the_report_of_a_host_finds_its_name_that_ends_with_a_blank(field: str) -> None:
+def test_the_report_of_a_host_finds_its_name_that_is_not_valid(field: str) -> None:
     names: dict[str, Any] = dict.fromkeys(("service_host", "nodename", "agent", "availability_zone"), "a name")
     assert HostReport(compute_node_uuid=UUID, **names).misnamed() is None
-    assert HostReport(compute_node_uuid=UUID, **{**names, field: "a name "}).misnamed() == field
+    for name, fault in (("a name ", "ends with a blank"), ("a\nname", "has a control character")):
+        assert HostReport(compute_node_uuid=UUID, **{**names, field: name}).misnamed() == field
+        assert fault_of_name(name) == fault
