@@ -42,6 +42,8 @@ _EXPECTED_REMOTELY = [errors.__name__, rpc_dispatcher.__name__]
 _MOST_CLIENTS = 1000
 #: The most bytes of a service's name. A queue's name has at most 255; it begins with the topic, perhaps with a uuid.
 _LONGEST_NAME = 200
+#: The schemes of RabbitMQ in the URL of a broker.
+_RABBIT = frozenset({"rabbit", "kombu"})
 
 # --- The calling side -----------------------------------------------------------------------------------------------
 
@@ -240,8 +242,12 @@ class Bus:
     def new_transport(self) -> oslo_messaging.Transport:
         """Return a transport that has its own connections."""
         url = parsed(self._conf, self._url)
+        # The library has more drivers. They lose messages, do not leave the process, or cannot be counted here.
+        if url.transport not in {*_RABBIT, "inproc"}:
+            fault = "begins with rabbit:// or, only for services in one process, with inproc://"
+            raise errors.ConfigurationError(reason=f"transport_url {self.url}: the URL of a message bus {fault}")
         try:
-            if url.transport in {"rabbit", "kombu"}:
+            if url.transport in _RABBIT:
                 exchange = self._conf.control_exchange
                 return oslo_messaging.transport.RPCTransport(
                     RabbitDriver(self._conf, url, default_exchange=exchange, allowed_remote_exmods=_EXPECTED_REMOTELY)

@@ -53,6 +53,15 @@ def test_an_unknown_driver_is_an_error_of_the_configuration() -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["fake:///", "kombu+memory://", "kafka://me:secret@one/", "memory://", "amqp://one/"])
+def test_a_transport_other_than_rabbitmq_and_the_process_itself_is_refused_with_those_that_exist(url: str) -> None:
+    with pytest.raises(
+        errors.ConfigurationError, match=r"transport_url .* begins with rabbit:// .* inproc://"
+    ) as caught:
+        Cloud(url)
+    assert "secret" not in str(caught.value)
+
+
 # --- A broker that is away ------------------------------------------------------------------------------------------
 
 NOBODY = "rabbit://me:secret@127.0.0.1:1/"
