@@ -114,6 +114,14 @@ def _machine(value: Any) -> Any:
     return value.machine_readable() if isinstance(value, FormattableColumn) else value
 
 
+def _whole_number(text: str) -> int:
+    """Parse a whole number; the error of ``int`` would name a type of Python."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
 def _count(text: str) -> int:
     """Parse a number of entries."""
     if not text.isdecimal() or not int(text):
@@ -143,6 +151,7 @@ class Configured(Command):
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.allow_abbrev = False
         parser.formatter_class = helps.FilledParagraphs
+        parser.register("type", int, _whole_number)
         helps.in_one_line(parser)
         # Add the arguments of the bases first: common options come before a command's own.
         for kind in reversed(type(self).__mro__):

@@ -94,6 +94,10 @@ class AlreadyExists(CallerError, code="moorage.already_exists"):
     kind: str
     name: str
 
+    def __str__(self) -> str:
+        article = "an" if str(self.data.get("kind")).startswith(tuple("aeiou")) else "a"
+        return super().__str__().replace(" a ", f" {article} ", 1)
+
 
 class ZoneConflict(CallerError, code="moorage.zone_conflict"):
     """Host {host} is in availability zone {zone} by aggregate {aggregate}, and cannot be in zone {other} as well."""

@@ -17,6 +17,14 @@ class ConsumerGenerationConflict(StaleView, code="moorage.consumer_generation_co
     named: int | None
     found: int | None
 
+    def __str__(self) -> str:
+        match self.data:
+            case {"found": None, "named": named, "consumer_uuid": uuid}:
+                return f"The consumer {uuid} does not exist, and so it is not at generation {named}."
+            case {"found": found, "named": None, "consumer_uuid": uuid}:
+                return f"The consumer {uuid} exists already, at generation {found}."
+        return super().__str__()
+
 
 class ProviderGenerationConflict(StaleView, code="moorage.provider_generation_conflict"):
     """The resource provider {provider_uuid} is at generation {found}, not at {named}."""

@@ -101,7 +101,7 @@ def test_an_invalid_allocation_is_refused_in_one_sentence(operator: Operator, ho
     assert "it says twice how much VCPU of host1" in refused(f"{new} rp=host1,VCPU=1 --allocation rp=host1,VCPU=2")
     assert "--project-id: required" in refused(f"{command} set {CONSUMER} --allocation rp=host1,VCPU=1")
     assert refused(f"{new} rp=host1,VCPU=1 --generation 3") == (
-        f"The consumer {CONSUMER} is at generation None, not at 3."
+        f"The consumer {CONSUMER} does not exist, and so it is not at generation 3."
     )
     assert refused(f"{command} unset {CONSUMER}") == f"There is no consumer {CONSUMER}."
     assert refused(f"{command} delete {CONSUMER}") == f"There is no consumer {CONSUMER}."

@@ -73,3 +73,23 @@ def test_a_parent_catches_its_children() -> None:
         raise errors.HostNotFound(kind="host", name="compute-1")
     with pytest.raises(errors.CallerError):
         raise errors.InvalidRequest(path="$.name", reason="missing")
+
+
+def test_the_article_before_a_kind_fits_it() -> None:
+    assert str(errors.AlreadyExists(kind="inventory", name="VCPU")) == "There is already an inventory VCPU."
+    assert str(errors.AlreadyExists(kind="cell", name="a cell1")) == "There is already a cell a cell1."
+    assert str(errors.AlreadyExists()) == "There is already a ? ?."  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("named", "found", "text"),
+    [
+        (3, 4, "The consumer c is at generation 4, not at 3."),
+        (3, None, "The consumer c does not exist, and so it is not at generation 3."),
+        (None, 4, "The consumer c exists already, at generation 4."),
+    ],
+)
+def test_a_generation_conflict_says_in_words_that_a_consumer_does_not_exist(
+    named: int | None, found: int | None, text: str
+) -> None:
+    assert str(errors.ConsumerGenerationConflict(consumer_uuid="c", named=named, found=found)) == text

@@ -250,6 +250,17 @@ def test_an_error_with_control_characters_of_a_name_is_printed_with_escapes(caps
     assert r"invalid at a\x1b[2J: b\rc. (moorage.invalid_request)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["instance build --vcpus 1.5", "placement-api --port http", "resource provider trait set a --generation one"],
+)
+def test_a_wrong_number_is_refused_in_words(capsys: pytest.CaptureFixture[str], words: str) -> None:
+    with pytest.raises(SystemExit):
+        main(words.split())
+    printed = capsys.readouterr().err
+    assert f"{words.split()[-1]!r} is not a whole number" in printed
+
+
 def test_an_age_has_a_unit_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     table = printed(capsys)
     assert "| 60 s |" in table
