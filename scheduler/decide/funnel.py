@@ -15,7 +15,7 @@ import numpy as np
 from moorage import errors, metrics
 from moorage.model import AllocationRequest, FilterCount, RequestSpec
 from moorage.plugin import BadValue, BoolArray, Filter, FloatArray, Host, HostView, RequestRefused, Weigher
-from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures
+from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures, require_texts
 from scheduler.decide.ranking import Contribution, Ranking, RowArray, SeededTies
 from scheduler.plugins.loading import Named, Weighted, multiplier_key
 from scheduler.view.snapshot import Snapshot
@@ -91,7 +91,7 @@ class Funnel:
                 continue
             try:
                 with self.plugin_failures.timed("filter", name):
-                    plugin.check(request)
+                    _check(plugin, request)
             except errors.InvalidRequest:
                 raise
             except PLUGIN_EXCEPTIONS as fault:
@@ -114,12 +114,14 @@ class Funnel:
                     if not left.any():
                         break
                     began = time.perf_counter()
-                    left = left & self._mask(plugin, view, request, left)
+                    # A filter that breaks removes no host.
+                    stage = Stage(name, reason_of(plugin), left & self._mask(plugin, view, request, left), plugin)
                     metrics.PLUGIN_SECONDS.labels("filter", name).observe(time.perf_counter() - began)
             except PLUGIN_EXCEPTIONS as fault:
                 self.plugin_failures.handle("filter", name, fault)
             else:
-                stages.append(Stage(name, reason_of(plugin), left, plugin))
+                stages.append(stage)
+                left = stage.left
         return FilterResult(entering, stages)
 
     def candidate_filters(self, request: RequestSpec) -> Sequence[Named[Filter]]:
@@ -333,6 +335,18 @@ def is_for_single_hosts(plugin: Filter | Weigher) -> bool:
     if isinstance(plugin, Filter):
         return type(plugin).mask is Filter.mask
     return type(plugin).scores is Weigher.scores
+
+
+def _check(plugin: Filter, request: RequestSpec) -> None:
+    """Let a filter refuse a malformed request.
+
+    :raises TypeError: its error has no path or no reason.
+    """
+    try:
+        plugin.check(request)
+    except errors.InvalidRequest as fault:
+        require_texts(fault)
+        raise
 
 
 def _concerns(kind: type[Filter | Weigher], plugin: Filter | Weigher, request: RequestSpec) -> bool:

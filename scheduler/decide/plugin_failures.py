@@ -140,6 +140,16 @@ class PluginFailures:
         self._skipped[plugin] = str(error)
 
 
+def require_texts(fault: errors.InvalidRequest) -> None:
+    """Check that the error by which a plug-in refuses a request has a path and a reason.
+
+    :raises TypeError: it has not.
+    """
+    path, reason = fault.data.get("path"), fault.data.get("reason")
+    if not (isinstance(path, str) and isinstance(reason, str)):
+        raise TypeError(f"it finds the request invalid at {path!r:.60}: {reason!r:.60}") from fault
+
+
 def _error(kind: str, name: str, fault: BaseException) -> errors.BrokenPlugin:
     if isinstance(fault, errors.SlowPlugin):
         return fault

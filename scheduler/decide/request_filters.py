@@ -15,7 +15,7 @@ from moorage.model import UNSUFFIXED, RequestSpec, ResourceGroup
 from moorage.plugin import Aggregate, Cloud, HostView, RequestFilter, RequestRefused
 from moorage.plugin.request_filter import valid_request
 from scheduler.decide.funnel import reason_of
-from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures
+from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures, require_texts
 from scheduler.plugins.loading import OURS, Named
 
 #: Returns all host aggregates as they were at a time, by the follower's clock, or later.
@@ -131,10 +131,8 @@ def _narrowed(plugin: RequestFilter, request: RequestSpec, cloud: Cloud) -> Requ
     try:
         narrower = plugin.narrow(request, cloud)
     except errors.InvalidRequest as fault:
-        path, reason = fault.data.get("path"), fault.data.get("reason")
-        if not (isinstance(path, str) and isinstance(reason, str)):
-            raise TypeError(f"it finds the request invalid at {path!r:.60}: {reason!r:.60}") from fault
-        raise errors.InvalidRequest(path=f"{_REQUEST}{path.removeprefix('$')}", reason=reason) from fault
+        require_texts(fault)
+        raise errors.InvalidRequest(path=f"{_REQUEST}{fault.path.removeprefix('$')}", reason=fault.reason) from fault
     if narrower is request or type(plugin).__module__.partition(".")[0] in OURS:
         # Tests check the answers of the built-in ones, as each check takes about ten microseconds.
         return narrower

@@ -187,10 +187,27 @@ def _classes(kind: _PluginKind, names: Collection[str], seconds: float) -> dict[
         found = classes[name] = _within(seconds, plugin, source, partial(_import, kind, name))
         if not (isinstance(found, type) and issubclass(found, kind.base)):
             raise errors.ConfigurationError(reason=f"the {plugin} is no {kind.base.__name__}, but {found!r}")
-        # A missing comma makes a tuple of one key a text, and each of its letters a key.
-        if isinstance(getattr(found, "numeric_metadata", ()), str):
-            raise errors.ConfigurationError(reason=f"the {plugin} has a text instead of a list as numeric_metadata")
+        _check_attributes(plugin, found)
     return classes
+
+
+def _check_attributes(plugin: str, found: Any) -> None:
+    """Refuse a plug-in class whose attributes do not have the types that the interface gives them.
+
+    :raises ConfigurationError: naming the attribute.
+    """
+    for attribute, part in (("options", cfg.Opt), ("numeric_metadata", str)):
+        value = getattr(found, attribute, ())
+        # A missing comma makes a tuple of one key a text, and each of its letters a key.
+        if isinstance(value, str):
+            raise errors.ConfigurationError(reason=f"the {plugin} has a text instead of a list as {attribute}")
+        if not (isinstance(value, Collection) and all(isinstance(each, part) for each in value)):
+            reason = f"the {plugin} has {value!r:.60} as {attribute}, which is no list of {part.__name__}"
+            raise errors.ConfigurationError(reason=reason)
+    multiplier = getattr(found, "default_multiplier", 0.0)
+    if not isinstance(multiplier, int | float):
+        reason = f"the {plugin} has {multiplier!r:.60} as default_multiplier, which is no number"
+        raise errors.ConfigurationError(reason=reason)
 
 
 def _import(kind: _PluginKind, name: str) -> Any:
@@ -216,7 +233,7 @@ def _construct(plugin: str, plugin_class: Any, settings: Mapping[str, Any], seco
     except errors.ConfigurationError:
         raise
     except (Exception, SystemExit) as fault:
-        reason = str(fault) if isinstance(fault, ValueError) else f"{type(fault).__name__}: {fault}"
+        reason = (isinstance(fault, ValueError) and str(fault)) or f"{type(fault).__name__}: {fault}"
         raise errors.ConfigurationError(reason=f"the {plugin}: {reason}") from fault
 
 

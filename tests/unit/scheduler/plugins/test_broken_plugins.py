@@ -215,6 +215,35 @@ def test_a_filter_whose_reason_is_none_gets_one() -> None:
     assert plan.explanations[0].filters[0].reason == Filter.reason
 
 
+class WithoutReason(Filter):
+    @property
+    def reason(self) -> str:  # type: ignore[override]
+        raise LookupError
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return host.service_host != "host1"
+
+
+def test_a_filter_whose_reason_cannot_be_read_is_broken_and_removes_no_host() -> None:
+    check_both("filter", WithoutReason({}))
+    plan = decided(rules(FailureCounts(), skip=True, filter=WithoutReason({})))
+    assert plan.explanations[0].feasible == len(VIEW)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        errors.InvalidRequest(),  # type: ignore[call-arg]
+        errors.InvalidRequest(path="$.image", reason=object()),  # type: ignore[arg-type]
+    ],
+)
+def test_a_filter_whose_error_of_the_request_has_no_path_or_no_reason_is_broken(fault: Exception) -> None:
+    def refuse(_request: Any) -> None:
+        raise fault
+
+    check_both("filter", Unsure({"action": lambda _: True, "check": refuse}))
+
+
 def test_a_skipped_plugin_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = 1000.0
     failure_counts = FailureCounts(lambda: now)

@@ -9,7 +9,7 @@ from support.scheduler.installed_packages import Install
 from moorage import errors
 from moorage.config import options
 from scheduler.decide.plugin_failures import FailureCounts
-from scheduler.plugins.loading import load_filters, load_request_filters, load_weighers, numeric_metadata
+from scheduler.plugins.loading import check_names, load_filters, load_request_filters, load_weighers, numeric_metadata
 from scheduler.policy import SchedulingPolicy
 
 _MODULE = """
@@ -29,6 +29,10 @@ class Dividing(Weigher):
     def __init__(self, settings):
         1 // 0
 
+    def weigh(self, host, request):
+        return 0.0
+
+class Heavy(Weigher):
     def weigh(self, host, request):
         return 0.0
 
@@ -74,6 +78,28 @@ def test_a_plugin_with_a_text_instead_of_a_list_of_metadata_keys_is_refused(inst
         load_filters(options.new(), ["rack"])
     # The keys of a plug-in that is not enabled are left out.
     assert numeric_metadata().isdisjoint("rack_celsius")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("options", "None"),
+        ("options", "['max_bytes']"),
+        ("options", "cfg.IntOpt('max_bytes')"),
+        ("numeric_metadata", "None"),
+        ("numeric_metadata", "[1]"),
+        ("default_multiplier", "[1.0]"),
+    ],
+)
+def test_a_plugin_with_an_attribute_of_a_wrong_type_is_refused_by_name_and_left_out_if_it_is_not_enabled(
+    install: Install, attribute: str, value: str
+) -> None:
+    name = f"moorage_attributes_{abs(hash((attribute, value)))}"
+    install(name, f"{_MODULE}\nclass Wrong(Heavy):\n    {attribute} = {value}\n", weighers={"rack": f"{name}:Wrong"})
+    with pytest.raises(errors.ConfigurationError, match=rf"the weigher rack has .* as {attribute}, which is no "):
+        load_weighers(options.new(), ["rack"])
+    assert "cpu_weight_multiplier" in numeric_metadata()
+    check_names(options.new())
 
 
 @pytest.mark.parametrize(
