@@ -21,6 +21,7 @@ from moorage import context, errors
 from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.messages.wire import decode_strictly
 from moorage.model import HostReport
+from moorage.model.basis import fault_of_name
 
 LOG = logging.getLogger(__name__)
 
@@ -233,7 +234,10 @@ def _is_valid(report: HostReport) -> bool:
     except errors.InvalidRequest as fault:
         LOG.error("Host %r is not reported: its %s is invalid: %s", report.service_host, fault.path[2:], fault.reason)
         return False
-    return True
+    if field := report.misnamed():
+        words = fault_of_name(getattr(report, field))
+        LOG.error("Host %r is not reported: its %s %s", report.service_host, field, words)
+    return field is None
 
 
 def _key(report: HostReport) -> tuple[str, str]:

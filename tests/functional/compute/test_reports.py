@@ -190,6 +190,22 @@ def test_a_host_that_cannot_be_reported_does_not_keep_the_others_from_being_repo
     assert any("host-0002" in record.getMessage() for record in caplog.records if record.levelname == "ERROR")
 
 
+class NodeWithLineBreak(FakeDriver):
+    def hosts(self) -> list[HostReport]:
+        return [odd(host, nodename="node\n2") for host in super().hosts()]
+
+
+def test_a_host_with_a_line_break_in_a_name_is_left_out_before_its_providers_are_reported(
+    new_stage: NewStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = new_stage(RefusingCell())
+    stage.start(NodeWithLineBreak)
+    wait_until(lambda: any("host-0003" in message.alive for message in stage.cell.received(ReportHostsInCell)))
+    assert "Host 'host-0002' is not reported: its nodename has a control character" in caplog.text
+    described = [host.nodename for message in stage.cell.received(ReportHostsInCell) for host in message.hosts]
+    assert "node\n2" not in described
+
+
 def test_a_dead_host_is_described_but_not_reported_as_alive(new_stage: NewStage) -> None:
     class HalfDead(FakeDriver):
         def alive(self) -> list[str]:
