@@ -169,6 +169,8 @@ class PluginWatchdog:
 
         :param plugin: its name, as ``filter rack``.
         :raises SlowPlugin: the plug-in hangs in too many threads already, or is to be skipped.
+        :raises RuntimeError: the plug-in has raised something that no handler of a decision or of a message catches,
+            such as ``asyncio.CancelledError``.
         """
         if len(self._hanging_in(plugin)) >= _MAX_HANGING or self.is_left_out(plugin):
             raise self._slow(plugin)
@@ -179,6 +181,10 @@ class PluginWatchdog:
             job.call = call
         try:
             yield
+        except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit, _Abandoned):
+            raise
+        except BaseException as fault:
+            raise RuntimeError(f"it has raised {type(fault).__name__}, which is no Exception") from fault
         finally:
             # The waiting thread has abandoned this one: it must not go on with the decision.
             if not call.decide():

@@ -1,5 +1,6 @@
 """Test plug-ins that break: as configured, the request fails or is decided without them."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.plugin_failures import FailureCounts, PluginFailures
 from scheduler.decide.request_filters import Refusal
 from scheduler.plugins.loading import Named, Weighted
+from scheduler.plugins.watch import PluginWatchdog
 from weighers.ram import RamWeigher
 
 
@@ -213,6 +215,22 @@ def test_a_filter_whose_reason_is_none_gets_one() -> None:
         rules(FailureCounts(), skip=False, filter=Unsure({"action": lambda _: True, "check": lambda _: None}))
     )
     assert plan.explanations[0].filters[0].reason == Filter.reason
+
+
+@pytest.mark.parametrize("seconds", [0.0, 20.0])
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, BaseException])
+def test_a_plugin_that_raises_no_exception_of_the_usual_base_is_broken(
+    kind: type[BaseException], seconds: float
+) -> None:
+    def raising(_view: Any) -> Any:
+        raise kind
+
+    watch = PluginWatchdog(seconds)
+    failures = PluginFailures(watch=watch)
+    policy = DecisionPolicy([Named("a", BreakingFilter({"action": raising}))], [], plugin_failures=failures)
+    with pytest.raises(errors.BrokenPlugin, match="filter a is broken: RuntimeError"):
+        failures.run_watched(lambda: decided(policy))
+    watch.stop()
 
 
 class WithoutReason(Filter):
