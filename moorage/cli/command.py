@@ -96,18 +96,12 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _blank(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return values with an empty text instead of None."""
-    return tuple("" if value is None else value for value in map(_flat, values))
-
-
-def _in_one_line(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return values with escapes instead of line breaks and other control characters."""
-    return tuple(escaped(value, kept="") if isinstance(value, str) else value for value in _blank(values))
-
-
-def _flat(value: Any) -> Any:
-    return value.human_readable() if isinstance(value, ShownUse) else _machine(value)
+def _plain(values: Iterable[Any], formatter: str) -> tuple[Any, ...]:
+    """Return values with an empty text instead of None and, where a line is a row, escaped control characters."""
+    plain = [value.human_readable() if isinstance(value, ShownUse) else _machine(value) for value in values]
+    if formatter == "value":
+        plain = [escaped(value, kept="") if isinstance(value, str) else value for value in plain]
+    return tuple("" if value is None else value for value in plain)
 
 
 def _machine(value: Any) -> Any:
@@ -178,8 +172,8 @@ class Configured(Command):
                 parsed_args.columns = []
         if parsed_args.formatter in _WITHOUT_NULL:
             # A line break would end the row of a value, where CSV quotes it.
-            plain = _in_one_line if parsed_args.formatter == "value" else _blank
-            data = [plain(row) for row in data] if isinstance(self, Lister) else plain(data)
+            formatter = parsed_args.formatter
+            data = [_plain(row, formatter) for row in data] if isinstance(self, Lister) else _plain(data, formatter)
         elif parsed_args.formatter == "shell":
             data = ["" if value is None else _OBEYED.sub(r"\\\1", str(value)) for value in map(_machine, data)]
         return int(super().produce_output(parsed_args, column_names, data))  # type: ignore[misc]

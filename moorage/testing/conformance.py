@@ -327,18 +327,16 @@ def _timed(ask: Callable[[], T], name: str, hosts: int) -> T:
         seconds = min(seconds, time.monotonic() - begun)
     _require(
         seconds <= _LONGEST_ANSWER,
-        f"{name} takes {seconds:.1f} s for a question about {hosts} hosts: a scheduler asks about thousands, and gives "
-        "up after [scheduler] plugin_timeout",
+        f"{name} takes {seconds:.1f} s for {hosts} hosts: a scheduler gives up after [scheduler] plugin_timeout",
     )
     return answer
 
 
 def _check_reason(kind: type[Filter]) -> None:
     reason = kind.reason
-    _require(
-        isinstance(reason, str) and reason != Filter.reason and reason.split(" ")[0] in _REASON_BEGINS,
-        f"the reason of {kind.__name__} is {reason!r}: it follows a host's name, as 'is in another rack' does",
-    )
+    is_reason = isinstance(reason, str) and reason != Filter.reason and reason.split(" ")[0] in _REASON_BEGINS
+    words = f"the reason of {kind.__name__} is {reason!r}: it follows a host's name, as 'is in another rack' does"
+    _require(is_reason, words)
 
 
 def _results(
