@@ -315,10 +315,7 @@ def test_a_step_that_took_its_lease_again_and_was_then_postponed_is_not_marked_a
             [begun] = database.write(lambda connection: stage.operations.begin(connection, new, "of it"))
             # The operation has waited for a thread for half of its lease.
             stage.worker.enqueue(replace(begun, taken_at=begun.taken_at - stage.operations.lease_seconds / 2))
-            deadline = time.monotonic() + 20
-            while not done and time.monotonic() < deadline:
-                time.sleep(0.01)
-            time.sleep(0.1)
+            wait_until(lambda: done and len(stage.bulkheads._bulkheads["peer"].fresh) == 1)
         stage.wait_for({"s0"})
         assert [operation.is_repeated for operation in done] == [False, False]
     finally:
