@@ -99,7 +99,7 @@ def test_a_destroy_aborts_a_hanging_spawn(new_stage: NewStage) -> None:
 def test_a_destroy_during_a_spawn_that_cannot_be_aborted_is_answered_when_the_guest_is_gone(
     new_stage: NewStage,
 ) -> None:
-    stage = new_stage(fake_driver={"late_hosts": [HOST], "late_seconds": 0.5})
+    stage = new_stage(fake_driver={"late_hosts": [HOST], "late_seconds": 2.0})
     stage.start()
     build = build_on(HOST)
     stage.build(build)
@@ -114,7 +114,7 @@ def test_a_destroy_during_a_spawn_that_cannot_be_aborted_is_answered_when_the_gu
 
 
 def test_a_destroy_is_answered_with_request_in_progress_when_the_spawn_takes_too_long(new_stage: NewStage) -> None:
-    stage = new_stage(fake_driver={"late_hosts": [HOST], "late_seconds": 1.0})
+    stage = new_stage(fake_driver={"late_hosts": [HOST], "late_seconds": 2.0})
     driver = FakeDriver(stage.conf, AGENT, CELL.name)
     driver.start()
     cell = CellClient(stage.peers.bus.client(f"conductor.{CELL.uuid}"))
@@ -125,11 +125,19 @@ def test_a_destroy_is_answered_with_request_in_progress_when_the_spawn_takes_too
     wait_until(stage.guests)
 
     message = destroy_of(build)
+
+    def is_destroyed() -> bool:
+        try:
+            agent.destroy(message)
+        except errors.RequestInProgress:
+            return False
+        return True
+
     with pytest.raises(errors.RequestInProgress) as caught:
         agent.destroy(message)
     assert caught.value.request_id == message.request_id
     wait_until(lambda: not stage.guests())
-    agent.destroy(message)
+    wait_until(is_destroyed)
     agent.stop(10)
 
     assert stage.cell.received(BuildFinished) == []
@@ -151,10 +159,10 @@ def test_an_agent_whose_driver_hangs_in_a_destroy_answers_all_its_messages(
             stage.destroy(hung)
 
     assert driver.begun == 1, "repeated orders wait for the destroy in progress"
-    stage.destroy(other)
+    stage.order(destroy_of(other))
     stage.built("host-0002")
     driver.go_on.set()
-    stage.destroy(hung)
+    stage.order(destroy_of(hung))
     assert [guest.host for guest in stage.guests()] == ["host-0002"]
 
 
@@ -172,8 +180,8 @@ def test_a_build_does_not_start_while_its_destroy_waits_for_a_thread(
 
     stage.build(late)
     driver.go_on.set()
-    stage.destroy(late)
-    stage.destroy(hung)
+    stage.order(destroy_of(late))
+    stage.order(destroy_of(hung))
 
     assert stage.guests() == []
     assert len(stage.cell.received(BuildFinished)) == 1

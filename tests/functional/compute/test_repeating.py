@@ -44,7 +44,7 @@ def test_a_report_whose_reply_is_lost_is_repeated_with_the_same_ids(new_stage: N
             if isinstance(message, BuildFinished):
                 wait_until(lambda: len(self.received(BuildFinished)) == 2)
 
-    stage = new_stage(Cell(), rpc={"call_timeout": 0.3})
+    stage = new_stage(Cell(), rpc={"call_timeout": 2.0})
     stage.start()
     build = build_on(HOST)
 

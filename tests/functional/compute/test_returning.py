@@ -140,7 +140,7 @@ def test_a_host_returns_although_the_driver_hangs_in_a_destroy_on_another_one(
             super().start()
 
     driver = stage.start(Hanging)
-    wait_until(lambda: stage.cell.received(ReturnHosts))
+    wait_until(lambda: stage.cell.received(ReturnHosts) and stage.cell.received(AttemptsGone))
     returned = {host for message in stage.cell.received(ReturnHosts) for host in message.hosts}
     assert returned == set(HOSTS) - {HOST}
     assert [one.attempt_id for message in stage.cell.received(AttemptsGone) for one in message.attempts] == [
@@ -168,7 +168,7 @@ def test_a_guest_under_another_claim_than_its_record_is_left_running_and_its_hos
 
 
 def test_a_host_returns_when_a_spawn_that_cannot_be_aborted_has_ended(new_stage: NewStage) -> None:
-    stage = new_stage(fake_driver={"late_hosts": [HOST], "late_seconds": 0.8})
+    stage = new_stage(fake_driver={"late_hosts": [HOST], "late_seconds": 2.5})
     stage.start()
     wait_until(lambda: set(stage.cell.returned()) == set(HOSTS))
     build = build_on(HOST)
@@ -342,7 +342,7 @@ def test_a_dead_host_is_silent_and_returns_with_the_guests_it_had(new_stage: New
     stage.build(build)
     wait_until(lambda: stage.cell.received(BuildFinished))
 
-    driver.die(HOST, 1.0)
+    driver.die(HOST, 3600.0)
     before = len(stage.cell.received(ReportHostsInCell))
     with pytest.raises(errors.NoReply):
         stage.destroy(build)
@@ -353,6 +353,7 @@ def test_a_dead_host_is_silent_and_returns_with_the_guests_it_had(new_stage: New
     assert all(
         message.alive == HOSTS[1:] for message in stage.cell.received(ReportHostsInCell)[before + 1 : before + 3]
     )
+    driver.die(HOST, 0.0)
     wait_until(lambda: stage.cell.received(ReportHostsInCell)[-1].alive == HOSTS)
     assert stage.attempts() == [build.attempt_id]
     stage.destroy(build)
@@ -360,13 +361,15 @@ def test_a_dead_host_is_silent_and_returns_with_the_guests_it_had(new_stage: New
 
 
 def test_a_host_that_dies_during_a_spawn_reports_the_failure_when_it_is_back(new_stage: NewStage) -> None:
-    stage = new_stage(fake_driver={"dying_hosts": [HOST], "dead_seconds": 0.5})
-    stage.start()
+    stage = new_stage(fake_driver={"dying_hosts": [HOST], "dead_seconds": 3600.0})
+    driver = stage.start()
     build = build_on(HOST)
 
     stage.build(build)
     wait_until(stage.guests)
+    wait_until(lambda: not driver.is_alive(HOST))
     assert stage.cell.received(BuildFailedInCell) == []
+    driver.die(HOST, 0.0)
     wait_until(lambda: stage.cell.received(BuildFailedInCell))
 
     assert "died" in stage.cell.received(BuildFailedInCell)[0].reason
@@ -377,9 +380,10 @@ def test_a_dead_host_returns_later_and_does_not_delay_the_return_of_others(new_s
     stage = new_stage()
     driver = stage.start()
     wait_until(lambda: not stage.cell.returning and stage.cell.received(ReturnHosts))
-    driver.die(HOST, 0.5)
+    driver.die(HOST, 3600.0)
     with stage.cell.lock:
         stage.cell.returning = set(HOSTS)
 
     wait_until(lambda: stage.cell.returning == {HOST})
+    driver.die(HOST, 0.0)
     wait_until(lambda: stage.cell.returning == set())

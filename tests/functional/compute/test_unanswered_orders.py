@@ -118,6 +118,7 @@ def test_a_repeated_order_is_answered_with_its_failure_before_it_is_tried_again(
     rebuild = rebuild_of(bench.build)
     let_rebuilds_fail(bench)
     assert bench.rebuild(rebuild) == "RequestInProgress"
+    assert bench.driver.begun.wait(LONG)
     bench.driver.go_on.set()
     bench.orders.stop(LONG)
 
@@ -172,6 +173,7 @@ def test_an_order_sent_by_several_callers_at_once_is_carried_out_once(bench: Ben
         answers = list(threads.map(bench.rebuild, [rebuild] * 8))
 
     assert set(answers) == {"RequestInProgress"}
+    assert bench.driver.begun.wait(LONG)
     assert bench.driver.rebuilds == 1
 
 
@@ -205,7 +207,8 @@ def test_a_destroy_under_another_claim_in_the_middle_of_an_order_destroys_nothin
     rebuild = rebuild_of(bench.build)
     assert bench.rebuild(rebuild) == "RequestInProgress"
 
-    assert answer(lambda: bench.agent.destroy(destroy_of(bench.build, claim_id=ids.fresh()))) == "InvalidState"
+    destroy = destroy_of(bench.build, claim_id=ids.fresh())
+    wait_until(lambda: answer(lambda: bench.agent.destroy(destroy)) == "InvalidState")
     bench.driver.go_on.set()
     wait_until(lambda: bench.rebuild(rebuild) == "done")
 

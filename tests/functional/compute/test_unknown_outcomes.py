@@ -13,13 +13,15 @@ from moorage.messages import BuildFailedInCell, BuildFinished, BuildOnHost, Retu
 
 
 class DyingDriver(FakeDriver):
-    """Loses a host for half a second at a moment of each spawn that a subclass chooses."""
+    """Loses a host for some seconds at a moment of each spawn that a subclass chooses."""
+
+    seconds = 0.5
 
     def admit(self, host: str, guest: GuestSpec) -> None:
         """Take every guest."""
 
     def lose(self, host: str) -> None:
-        self.die(host, 0.5)
+        self.die(host, self.seconds)
         raise errors.NoReply(topic=f"host {host}", method="spawn", seconds=0.0)
 
 
@@ -42,7 +44,7 @@ class DyingAfterwards(DyingDriver):
 
 class DyingAfterAFailure(DyingDriver):
     def spawn(self, host: str, guest: GuestSpec) -> None:
-        self.die(host, 0.5)
+        self.die(host, self.seconds)
         raise errors.BuildFailed(instance_uuid=guest.instance_uuid, host=host, reason="it is broken")
 
 
@@ -58,13 +60,16 @@ def test_a_guest_whose_host_has_died_before_its_driver_knew_the_outcome_is_repor
     new_stage: NewStage, driver: type[DyingDriver]
 ) -> None:
     stage = new_stage()
-    stage.start(driver)
+    dying = stage.start(driver)
+    dying.seconds = 3600.0
     wait_until(lambda: stage.cell.received(ReturnHosts) and not stage.cell.returning)
     build = build_on(HOST)
     stage.build(build)
     wait_until(stage.guests)
+    wait_until(lambda: not dying.is_alive(HOST))
     with stage.cell.lock:
         stage.cell.returning = {HOST}
+    dying.die(HOST, 0.0)
 
     is_reported_once(stage, build, runs=driver is DyingAfterwards)
 

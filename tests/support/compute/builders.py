@@ -205,7 +205,7 @@ class AgentUnderTest:
     def destroy(self, build: BuildOnHost) -> None:
         self.peers.agent.call(destroy_of(build))
 
-    def order(self, order: StopOnHost | StartOnHost | RebuildOnHost, seconds: float = 60.0) -> None:
+    def order(self, order: StopOnHost | StartOnHost | RebuildOnHost | DestroyOnHost, seconds: float = 60.0) -> None:
         """Repeat an order until it is no longer in progress."""
         end = time.monotonic() + seconds
         while True:
