@@ -21,6 +21,9 @@ from moorage.config import options
 from moorage.messages import ListHosts, ShowPolicy
 from scheduler.service import SchedulerService
 
+#: Seconds that a plug-in may take: more than one needs on a busy machine.
+LIMIT = "1.5"
+
 _MODULE = """
 import threading
 import time
@@ -81,7 +84,7 @@ class Stage:
         self.service: SchedulerService | None = None
 
     def write(self, **settings: str) -> Path:
-        lines = {"enabled_filters": "compute, resources, hung", "plugin_timeout": "0.7", **settings}
+        lines = {"enabled_filters": "compute, resources, hung", "plugin_timeout": LIMIT, **settings}
         file = self.folder / "moorage.conf"
         file.write_text(
             f"[DEFAULT]\ntransport_url = {self.url}\n[database]\nconnection = {self.rig.url}\n[rpc]\nthreads = 2\n"
@@ -137,7 +140,7 @@ def hanging(request_id: str, how: str = "waits") -> Any:
 def test_a_request_whose_plugin_never_answers_fails_with_the_name_of_the_plugin(stage: Stage, how: str) -> None:
     scheduler = stage.start().client("scheduler")
     before = failures()
-    with pytest.raises(errors.SlowPlugin, match=r"The filter hung has not answered within 0.7 seconds"):
+    with pytest.raises(errors.SlowPlugin, match=rf"The filter hung has not answered within {LIMIT} seconds"):
         scheduler.call(hanging("r1", how))
     policy = scheduler.call(ShowPolicy())
     assert policy.broken == {"filter hung": 1}
@@ -160,7 +163,7 @@ def test_a_plugin_in_which_threads_hang_is_not_called_and_other_requests_are_ans
         list(threads.map(refused, range(6)))
     assert len(__import__(stage.name).ASKED) <= 5
     before = failures()
-    assert refused(99) < 0.6, "the scheduler has waited for a plug-in in which threads hang"
+    assert refused(99) < float(LIMIT) - 0.1, "the scheduler has waited for a plug-in in which threads hang"
     assert failures() == before + 1
     assert len(client.call(ListHosts())) == 2
     # Requests that need the plug-in fail until one of its threads has returned.
@@ -221,7 +224,7 @@ def test_the_status_shows_how_long_the_scheduler_waited_for_a_plugin_that_never_
     scheduler = stage.start().client("scheduler")
     with pytest.raises(errors.SlowPlugin):
         scheduler.call(hanging("r1"))
-    since = "broken since it was started: filter hung 1 time(s); slowest answers: filter hung 0.7 s"
+    since = f"broken since it was started: filter hung 1 time(s); slowest answers: filter hung {LIMIT} s"
     broke = "no request has been decided since it broke: filter hung"
     assert plugins_in_status(stage, capsys) == [("wrong", f"{broke}; {since}")]
     scheduler.call(select("r2"))
@@ -240,7 +243,7 @@ def test_without_a_timeout_a_plugin_may_take_any_time(stage: Stage) -> None:
     assert len(answered) == 1
 
 
-@pytest.mark.parametrize("limit", ["0.7", "0"])
+@pytest.mark.parametrize("limit", [LIMIT, "0"])
 def test_a_plugin_is_called_for_all_hosts_at_each_decision(stage: Stage, limit: str) -> None:
     scheduler = stage.start(plugin_timeout=limit).client("scheduler")
     scheduler.call(select("r1"))
@@ -264,9 +267,9 @@ def test_a_scheduler_with_a_plugin_that_cannot_be_created_in_time_does_not_start
 ) -> None:
     name = f"{stage.name}_connecting"
     install(name, _CONNECTING, filters={"connecting": f"{name}:Rack"})
-    conf = options.new(files=[stage.write(plugin_timeout="0.3", **settings)])
+    conf = options.new(files=[stage.write(**settings)])
     service = SchedulerService(conf, "one")
-    with pytest.raises(errors.ConfigurationError, match=rf"the {plugin} .* has not ended within 0.3 s"):
+    with pytest.raises(errors.ConfigurationError, match=rf"the {plugin} .* has not ended within {LIMIT} s"):
         service.start()
     service.stop()
 
@@ -276,7 +279,7 @@ def test_a_scheduler_starts_although_a_disabled_plugin_cannot_be_imported_in_tim
 ) -> None:
     name = f"{stage.name}_connecting"
     install(name, _CONNECTING, filters={"connecting": f"{name}:Rack"})
-    scheduler = stage.start(plugin_timeout="0.3").client("scheduler")
+    scheduler = stage.start().client("scheduler")
     assert len(scheduler.call(select("r1"))) == 1
     assert "names of the plug-ins' options are not checked: " in caplog.text
     assert "the filter connecting" in caplog.text
@@ -287,7 +290,7 @@ def test_a_reload_with_a_plugin_that_cannot_be_created_in_time_keeps_the_old_pol
     service = stage.service
     assert service is not None
     before = scheduler.call(ShowPolicy())
-    stage.write(plugin_timeout="0.7", enabled_filters="compute, building")
+    stage.write(plugin_timeout="5", enabled_filters="compute, building")
     asked = __import__(stage.name).ASKED
     reloading = threading.Thread(target=service.reload)
     reloading.start()
