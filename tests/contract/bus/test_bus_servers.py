@@ -37,8 +37,8 @@ def test_a_slow_answer_is_no_reply(cloud: Cloud) -> None:
     cloud.serve(service)
     # Long enough for the call to begin on a busy machine: a call that arrives too late is refused.
     with pytest.raises(errors.NoReply) as caught:
-        cloud.client().call(Wait(), timeout=2.0)
-    assert caught.value.data == {"topic": cloud.topic, "method": "wait", "seconds": 2.0}
+        cloud.client().call(Wait(), timeout=4.0)
+    assert caught.value.data == {"topic": cloud.topic, "method": "wait", "seconds": 4.0}
     assert service.entered.is_set()
     service.may_leave.set()
 
@@ -195,7 +195,7 @@ def test_a_call_under_way_on_a_bus_that_is_closed_has_no_reply(cloud: Cloud, mes
     service = GreetingService()
     cloud.serve(service)
     with closing(bus.Bus(cloud.conf)) as own, ThreadPoolExecutor() as pool:
-        answer = pool.submit(own.client(cloud.topic, timeout=2.0).call, message)
+        answer = pool.submit(own.client(cloud.topic, timeout=5.0).call, message)
         assert service.entered.wait(5)
         own.close()
         with pytest.raises(errors.NoReply):

@@ -100,7 +100,7 @@ def test_calls_past_their_deadline_that_are_made_together_are_refused_and_never_
 
 def test_unanswered_calls_that_are_made_together_end_each_at_its_own_deadline(on_rabbit: CountingRig) -> None:
     began = time.monotonic()
-    items: list[Item] = [BatchItem(Slow(), context.Context(deadline=began + seconds)) for seconds in (1.5, 0.5)]
+    items: list[Item] = [BatchItem(Slow(), context.Context(deadline=began + seconds)) for seconds in (4.0, 0.5)]
     later, soon = items
     ended = []
     for portion in on_rabbit.client.call_many(items):
@@ -109,7 +109,7 @@ def test_unanswered_calls_that_are_made_together_end_each_at_its_own_deadline(on
     for item, _seconds in ended:
         with pytest.raises(errors.NoReply):
             item.outcome()
-    assert 0.4 < ended[0][1] < 1.4 < ended[1][1] < 5
+    assert 0.4 < ended[0][1] < 3.9 < ended[1][1] < 20
 
 
 def test_a_server_of_a_former_release_gets_calls_that_are_made_together_one_by_one(

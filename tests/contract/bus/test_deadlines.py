@@ -170,8 +170,9 @@ def test_a_call_that_is_late_at_commit_writes_nothing(office: Office, database: 
     assert desk.done.acquire(timeout=5)
     gone = threading.Event()
     desk.pause = lambda: gone.wait(20)
+    # Long enough for the call to begin on a busy machine.
     with pytest.raises(errors.NoReply):
-        client.call(Note(word="late"), timeout=0.5)
+        client.call(Note(word="late"), timeout=3)
     gone.set()
     assert desk.done.acquire(timeout=5)
     assert [(type(fault), fault.data) for fault in desk.refused] == [
@@ -209,13 +210,13 @@ def test_a_nested_call_has_the_remaining_time_of_the_outer_call(office: Office) 
     front = office.serve(Desk(onward=office.client(topic)))
     watch = Stopwatch()
     with pytest.raises(errors.Unavailable):
-        office.client().call(Relay(), timeout=2)
+        office.client().call(Relay(), timeout=6)
     assert behind.entered.is_set()
-    assert front.done.acquire(timeout=10)
-    assert watch.seconds < 10
+    assert front.done.acquire(timeout=20)
+    assert watch.seconds < 30
     [fault] = front.refused
     assert isinstance(fault, errors.NoReply)
-    assert fault.data["seconds"] <= 2
+    assert fault.data["seconds"] <= 6
 
 
 def test_a_server_knows_the_remaining_time_of_a_call(office: Office) -> None:
@@ -286,7 +287,7 @@ def test_a_locked_database_is_not_tried_again_after_the_deadline(database: Datab
     locked = sqlite3.OperationalError("database is locked")
     locked.sqlite_errorcode = sqlite3.SQLITE_BUSY
     work = FailsLate(lambda: exc.OperationalError("UPDATE", {}, locked))
-    with context.bound(deadline=time.monotonic() + 0.1), pytest.raises(errors.Unavailable):
+    with context.bound(deadline=time.monotonic() + 1.5), pytest.raises(errors.Unavailable):
         database.write(work)
     assert work.tries == 1
 

@@ -48,7 +48,7 @@ def test_each_call_has_its_own_deadline(rig: CountingRig) -> None:
     assert rig.counters.entered.wait(10)
 
     times = dict.fromkeys(range(1, TOGETHER), 0.0) | {
-        number: random.choice([3.0, 30.0, 300.0]) for number in range(TOGETHER)
+        number: random.choice([10.0, 30.0, 300.0]) for number in range(TOGETHER)
     }
     list(rig.pool.map(rig.call, times, times.values()))
 

@@ -55,13 +55,11 @@ def test_a_call_to_a_topic_that_was_never_served_names_the_service_to_start(clie
     assert watch.seconds < 10
 
 
-def test_a_call_to_a_topic_whose_last_server_has_stopped_names_the_service_to_start(
-    clients: Clients, conf: Any
-) -> None:
+def test_a_call_to_a_topic_whose_last_server_has_stopped_names_the_service_to_start(conf: Any) -> None:
     bus = Bus(conf)
     server = bus.server("placement", "one", [Cells()])
     server.start()
-    assert clients.topic("placement").call(ListCells()) == []
+    assert bus.client("placement").call(ListCells()) == []
     server.stop()
     later = Clients(conf, 1.0)
     with pytest.raises(errors.NotServed, match="moorage placement"):
@@ -70,12 +68,14 @@ def test_a_call_to_a_topic_whose_last_server_has_stopped_names_the_service_to_st
     bus.close()
 
 
-def test_a_topic_that_is_served_later_can_be_called(clients: Clients, conf: Any) -> None:
+def test_a_topic_that_is_served_later_can_be_called(conf: Any) -> None:
+    clients = Clients(conf, 4.0)
     with pytest.raises(errors.NotServed):
         clients.topic("placement").call(ListCells())
     bus = Bus(conf)
     bus.server("placement", "one", [Cells()]).start()
     assert clients.topic("placement").call(ListCells()) == []
+    clients.close()
     bus.close()
 
 
