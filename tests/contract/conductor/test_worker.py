@@ -29,12 +29,12 @@ def test_a_step_that_takes_longer_than_the_lease_is_not_taken_over(database: Dat
         assert go_on.wait(20)
         return lambda _connection: Ended()
 
-    mine = Operations(database, conductor_operations, "me", {}, QUICK, lease_seconds=1.0)
+    mine = Operations(database, conductor_operations, "me", {}, QUICK, lease_seconds=3.0)
     others = Operations(database, conductor_operations, "other", {}, QUICK)
     with working(mine, one=one) as worker:
         worker.enqueue(begin(database, mine))
         assert begun.wait(10)
-        threading.Event().wait(2.5)
+        threading.Event().wait(4.0)
         assert list(others.due(10)) == []
         go_on.set()
     assert database.read(lambda connection: mine.lock_one_pending(connection, "s", BUILD)) is None

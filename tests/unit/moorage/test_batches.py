@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.moorage.clock import Clock
 from support.moorage.queued_calls import queue, wait_for
 
 from harness.waiting import wait_until
@@ -236,78 +238,88 @@ def test_items_past_their_deadline_are_withdrawn_and_the_next_item_is_carried_ou
 
 
 class Slow:
-    """Carries out batches that each take a while, and notes them."""
+    """Carries out batches, by a clock that each of them sets forward, and notes them."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, clock: Clock) -> None:
         self.seconds = seconds
+        self.clock = clock
         self.batches: list[list[int]] = []
+        #: Called in the next batch, before its time passes.
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def __call__(self, batch: Sequence[BatchItem[int, int]]) -> None:
         self.batches.append([item.value for item in batch])
-        time.sleep(self.seconds)
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        self.clock.now += self.seconds
         for item in batch:
             item.succeed(2 * item.value)
 
+    def hurried(self, seconds: float, value: int) -> BatchItem[int, int]:
+        """Return an item whose caller waits so long."""
+        return BatchItem(value, context.Context(deadline=self.clock.now + seconds))
 
-def hurried(seconds: float, value: int) -> BatchItem[int, int]:
-    """Return an item whose caller waits so long."""
-    return BatchItem(value, context.Context(deadline=time.monotonic() + seconds))
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
+    """Batches that each take four seconds."""
+    clock = Clock()
+    monkeypatch.setattr("moorage.batches.time", SimpleNamespace(monotonic=clock))
+    return Slow(4.0, clock)
 
 
 def during_a_batch(batches: Batches[int, int], slow: Slow, items: Sequence[BatchItem[int, int]]) -> None:
     """Have items carried out that arrive while another batch is in progress."""
     with ThreadPoolExecutor(1) as pool:
         begun = len(slow.batches)
+        slow.meanwhile = lambda: wait_for(batches, 1)
         first = pool.submit(batches.do, 0)
         wait_until(lambda: len(slow.batches) > begun, "a batch to begin", interval=0.001)
         batches.do_all(items)
         first.result(10)
 
 
-def test_an_item_that_has_waited_and_cannot_be_done_in_time_is_refused_and_delays_no_other() -> None:
-    slow = Slow(0.4)
+def test_an_item_that_has_waited_and_cannot_be_done_in_time_is_refused_and_delays_no_other(slow: Slow) -> None:
     batches = Batches(slow, 8, refuse_late=True)
     batches.do(0)
     # It outlives the batch in progress, but not the one after it.
-    items = [hurried(0.7, 2), hurried(60.0, 4), BatchItem[int, int](6)]
+    items = [slow.hurried(7.0, 2), slow.hurried(60.0, 4), BatchItem[int, int](6)]
     during_a_batch(batches, slow, items)
     assert slow.batches == [[0], [0], [4, 6]]
     assert [items[1].outcome(), items[2].outcome()] == [8, 12]
-    with pytest.raises(errors.Overloaded, match=r"^[^:]*: 0\.\d+ s are left, and it takes about 0\.\d+ s"):
+    with pytest.raises(errors.Overloaded, match=r"^[^:]*: 3 s are left, and it takes about 4\.8 s"):
         items[0].outcome()
 
 
-def test_if_none_of_the_waiting_items_can_be_done_in_time_the_next_one_is_carried_out_at_once() -> None:
-    slow = Slow(0.4)
+def test_if_none_of_the_waiting_items_can_be_done_in_time_the_next_one_is_carried_out_at_once(slow: Slow) -> None:
     batches = Batches(slow, 8, refuse_late=True)
     batches.do(0)
-    late = hurried(0.7, 2)
+    late = slow.hurried(7.0, 2)
     during_a_batch(batches, slow, [late])
     with pytest.raises(errors.Overloaded):
         late.outcome()
     # Nothing is in progress now: whoever comes is tried, whatever the last batches took.
-    last = hurried(0.3, 4)
+    last = slow.hurried(3.0, 4)
     batches.do_all([last])
     assert last.outcome() == 8
     assert slow.batches == [[0], [0], [4]]
 
 
 @pytest.mark.parametrize("quick_ones", [0, 2])
-def test_a_single_slow_batch_refuses_nothing_after_it(quick_ones: int) -> None:
-    slow = Slow(0.0)
+def test_a_single_slow_batch_refuses_nothing_after_it(slow: Slow, quick_ones: int) -> None:
+    slow.seconds = 0.0
     batches = Batches(slow, 8, refuse_late=True)
     for _ in range(quick_ones):
         batches.do(0)
-    slow.seconds = 0.4
-    items = [hurried(0.7, 2)]
+    slow.seconds = 4.0
+    items = [slow.hurried(7.0, 2)]
     during_a_batch(batches, slow, items)
     assert items[0].outcome() == 4
 
 
-def test_items_are_not_refused_early_unless_this_is_wanted() -> None:
-    slow = Slow(0.4)
+def test_items_are_not_refused_early_unless_this_is_wanted(slow: Slow) -> None:
     batches = Batches(slow, 8)
     batches.do(0)
-    items = [hurried(0.7, 2)]
+    items = [slow.hurried(7.0, 2)]
     during_a_batch(batches, slow, items)
     assert items[0].outcome() == 4

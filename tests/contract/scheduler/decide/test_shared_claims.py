@@ -409,13 +409,13 @@ def silent(scheduler: OneScheduler, monkeypatch: pytest.MonkeyPatch, times: floa
 
     :param times: after so many transactions it answers again.
     """
-    monkeypatch.setattr("scheduler.decide.shared_decisions.PATIENCE", 0.1)
+    monkeypatch.setattr("scheduler.decide.shared_decisions.PATIENCE", 1.0)
     begun: list[str] = []
 
     def wait(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         if statement.startswith("INSERT INTO requests") and len(begun) < times:
             begun.append(statement)
-            time.sleep(0.2)
+            time.sleep(1.1)
             raise exc.OperationalError(statement, None, Exception("timed out"), connection_invalidated=True)
 
     event.listen(scheduler.database.engine, "after_cursor_execute", wait)

@@ -1,14 +1,15 @@
 """Test shared transactions: values that arrive together are carried out in one, and each has its own outcome."""
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from sqlalchemy import Connection
+from support.moorage.clock import Clock
 from support.moorage.queued_calls import queue
 
 from harness.waiting import wait_until
@@ -71,13 +72,16 @@ def test_a_value_that_rolls_back_the_transaction_does_not_fail_the_others() -> N
     assert sorted(halving.transactions[2:]) == [[0], [2], [3], [4]]
 
 
-def test_a_late_value_that_is_refused_does_not_end_the_transaction_of_the_others_in_its_thread() -> None:
-    halving = Halving()
-    slow = 0.4
+def test_a_late_value_that_is_refused_does_not_end_the_transaction_of_the_others_in_its_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    halving, clock = Halving(), Clock()
+    for module in ("moorage.batches", "moorage.context", "moorage.db.shared_transactions"):
+        monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=clock))
 
     def run(work: Callable[[Connection], Any]) -> Any:
         result = halving.run(work)
-        time.sleep(slow)
+        clock.now += 1.0
         context.check_deadline("before COMMIT")
         return result
 
@@ -90,7 +94,7 @@ def test_a_late_value_that_is_refused_does_not_end_the_transaction_of_the_others
 
     def hurried() -> int:
         # Enough for the wait, and not for a transaction after it.
-        with context.bound(deadline=time.monotonic() + 1.8 * slow):
+        with context.bound(deadline=clock.now + 1.5):
             return shared.do(2)
 
     with ThreadPoolExecutor(4) as threads:
