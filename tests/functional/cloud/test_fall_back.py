@@ -10,8 +10,8 @@ from harness.waiting import wait_until
 
 @pytest.fixture
 def failing() -> CloudSpec:
-    """Three hosts on which every spawn takes a second and fails."""
-    return CloudSpec(hosts=3, settings={"fake_driver": {"fail_rate": 1.0, "spawn_seconds": 1.0}})
+    """Three hosts on which every spawn takes three seconds and fails."""
+    return CloudSpec(hosts=3, settings={"fake_driver": {"fail_rate": 1.0, "spawn_seconds": 3.0}})
 
 
 def test_an_alternate_that_has_filled_up_is_skipped_and_nothing_is_claimed_on_it(

@@ -33,7 +33,7 @@ class InterruptedCloud(RunningCloud):
 
 
 def test_an_interrupted_build_ends_before_the_cloud_is_stopped() -> None:
-    with InterruptedCloud(CloudSpec(hosts=2, settings={"fake_driver": {"spawn_seconds": 0.2}})) as cloud:
+    with InterruptedCloud(CloudSpec(hosts=2, settings={"fake_driver": {"spawn_seconds": 2.0}})) as cloud:
         with pytest.raises(KeyboardInterrupt):
             list(build_all(cloud, 1))
         assert (cloud.asked.states[0], cloud.asked.states[-1]) == ("building", "active")

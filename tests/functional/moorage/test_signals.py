@@ -44,7 +44,7 @@ def test_a_start_that_hangs_is_ended_by_force_after_the_time_for_a_stop() -> Non
 
 
 def test_a_stop_that_hangs_is_ended_by_force_after_the_time_for_a_stop() -> None:
-    with running("StopHangs", stop_seconds=0.3) as service:
+    with running("StopHangs", stop_seconds=2.0) as service:
         service.until("Ready")
         service.send(signal.SIGTERM)
         service.until("stop")
@@ -52,7 +52,7 @@ def test_a_stop_that_hangs_is_ended_by_force_after_the_time_for_a_stop() -> None
 
 
 def test_threads_that_hang_after_the_stop_are_ended_by_force() -> None:
-    with running("ExitHangs", stop_seconds=0.3) as service:
+    with running("ExitHangs", stop_seconds=2.0) as service:
         service.until("Ready")
         service.send(signal.SIGTERM)
         service.until("Stopped")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.conductor.builders import CELL_1, SPEC, FakePlacement, World, selection, wait_until
-from support.conductor.moving_instances import Mover, becomes, built, shelve
+from support.conductor.moving_instances import Mover, becomes, built, shelve, shown
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
@@ -54,24 +54,26 @@ def test_an_instance_deleted_while_its_host_builds_it_leaves_nothing(world: Worl
 
 def test_an_instance_deleted_while_its_claim_is_swapped_leaves_nothing(world: World) -> None:
     class SlowSwap(FakePlacement):
-        swapping = threading.Event()
+        swapping, may_answer = threading.Event(), threading.Event()
 
         @serves(SwapClaim)
         def swap_claim(self, message: SwapClaim) -> Claimed:
             answer = super().swap_claim(message)
             self.swapping.set()
-            time.sleep(0.5)
+            assert self.may_answer.wait(60)
             return answer
 
     placement = world.replace(SlowSwap())
     world.agent.failing = {"a"}
     [uuid] = world.build()
-    assert placement.swapping.wait(10)
+    assert placement.swapping.wait(60)
 
     world.delete(uuid)
+    wait_until(lambda: shown(world, uuid).state in ("deleting", "deleted"))
+    placement.may_answer.set()
 
     world.becomes(uuid, "deleted")
-    time.sleep(0.6)
+    time.sleep(0.3)
     assert world.show(uuid).state == "deleted"
     assert placement.held == {}
     assert len(world.agent.builds) == 1
@@ -123,7 +125,7 @@ def releases(world: World) -> str:
 def test_an_unrecorded_residue_is_cleaned_up_by_a_deletion(
     world: World, begin: Callable[[World], str], step: str
 ) -> None:
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     placement = world.replace(LosesAnswers())
     uuid = begin(world)
     wait_until(lambda: bool(placement.residues))

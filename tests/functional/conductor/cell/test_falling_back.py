@@ -114,7 +114,7 @@ class HasConsumerInPlaceOfResidue(FakePlacement):
 
 def test_a_swap_that_cannot_leave_a_residue_is_retried_with_the_reason_on_record(world: World) -> None:
     placement = world.replace(HasConsumerInPlaceOfResidue())
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.agent.hanging = {"a"}
 
     [uuid] = world.build()

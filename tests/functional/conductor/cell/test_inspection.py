@@ -64,7 +64,7 @@ def test_a_build_is_listed_before_its_part_in_the_cell_although_the_cell_answers
 def test_the_operations_of_an_instance_include_its_build_and_the_cleaning_after_a_failed_attempt(
     world: World,
 ) -> None:
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
     uuid, other = world.build(ids.fresh(), ids.fresh())
     for each in (uuid, other):
@@ -104,7 +104,7 @@ def test_unknown_guests_are_listed(world: World) -> None:
 
 
 def test_a_timeline_shows_each_attempt_its_claim_and_its_residue(world: World) -> None:
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
     [uuid] = world.build()
     instance = world.becomes(uuid, "active")

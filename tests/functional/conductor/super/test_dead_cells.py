@@ -31,7 +31,8 @@ from moorage.model import Cell, Flavor, RequestSpec, Selection
 
 #: Builds for the dead cell: more than a conductor has workers.
 MANY = 40
-CALL_TIMEOUT = 4.0
+#: Seconds. A cell has to answer in a third of it; a build that waits for the dead cell takes longer than that.
+CALL_TIMEOUT = 9.0
 DEAD = ids.derived("test", "dead cell")
 
 
@@ -83,7 +84,7 @@ def test_a_dead_cell_does_not_slow_builds_in_other_cells_and_lists_name_it(dead:
 
     # Once before the super conductor knows that the cell is dead, and once after.
     at_first = time_of(lambda: build_some(dead))
-    assert at_first <= 3 * alone + 1.0, (alone, at_first)
+    assert at_first <= 3 * alone + CALL_TIMEOUT / 4, (alone, at_first)
 
     def all_named() -> bool:
         listed = {each.uuid: each for each in dead.bus.client("conductor").call(ListInstances())}
@@ -91,9 +92,9 @@ def test_a_dead_cell_does_not_slow_builds_in_other_cells_and_lists_name_it(dead:
 
     wait_until(all_named)
     later = time_of(lambda: build_some(dead))
-    assert later <= 3 * alone + 1.0, (alone, later)
+    assert later <= 3 * alone + CALL_TIMEOUT / 4, (alone, later)
     asking = time_of(lambda: dead.bus.client("conductor").call(ListInstances()))
-    assert asking < 2.0
+    assert asking < CALL_TIMEOUT / 4
     assert {dead.show(uuid).state for uuid in doomed} == {"building"}
 
     def all_have_a_reason() -> bool:

@@ -13,7 +13,7 @@ from moorage.messages import BuildOnHost, Claimed, ListOperations, SwapClaim
 
 
 def test_a_host_that_finishes_late_destroys_its_guest_and_one_guest_remains(world: World) -> None:
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
     [uuid] = world.build()
 
@@ -37,12 +37,12 @@ def test_a_host_that_finishes_late_destroys_its_guest_and_one_guest_remains(worl
 
 
 def test_a_host_that_finishes_while_no_conductor_runs_is_not_late(world: World) -> None:
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.agent.may_finish.clear()
     [uuid] = world.build()
     wait_until(lambda: world.agent.guests)
     world.stop("cell")
-    time.sleep(1.5)  # longer than the wait for the report
+    time.sleep(2.5)  # longer than the wait for the report
     world.start("cell")
     time.sleep(0.3)  # the agent repeats its report from time to time
 
@@ -53,12 +53,12 @@ def test_a_host_that_finishes_while_no_conductor_runs_is_not_late(world: World) 
 
 
 def test_a_host_that_could_not_report_is_waited_for_once_more_and_not_for_ever(world: World) -> None:
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
     [uuid] = world.build()
     wait_until(lambda: world.agent.guests)
     world.stop("cell")
-    time.sleep(1.5)
+    time.sleep(2.5)
     world.start("cell")
 
     def reasons() -> set[str | None]:
@@ -70,7 +70,7 @@ def test_a_host_that_could_not_report_is_waited_for_once_more_and_not_for_ever(w
 
 def test_the_cleanup_of_a_host_that_is_away_waits_for_its_return_and_is_not_tried_all_the_time(world: World) -> None:
     world.conf.set_override("host_down_after", 0.3, group="scheduler")
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
     report_hosts(world, hosts=(report("a"),), alive=("a",))
     [uuid] = world.build()
@@ -87,7 +87,7 @@ def test_a_claim_that_a_late_host_has_not_accepted_is_released_without_a_residue
                 assert self.released.wait(20)
             super().build(message)
 
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.replace(SlowAgent(world.bus))
     [uuid] = world.build()
 
@@ -101,7 +101,7 @@ def test_a_claim_that_a_late_host_has_not_accepted_is_released_without_a_residue
 
 
 def test_when_the_last_host_is_late_the_instance_is_in_error_and_holds_nothing_but_a_residue(world: World) -> None:
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.scheduler.hosts = ["a"]
     world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
     [uuid] = world.build()
@@ -117,7 +117,7 @@ def test_when_the_last_host_is_late_the_instance_is_in_error_and_holds_nothing_b
 
 
 def test_the_late_report_of_a_failure_releases_the_residue(world: World) -> None:
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
     [uuid] = world.build()
     world.becomes(uuid, "active")
@@ -133,7 +133,7 @@ def test_the_late_report_of_a_failure_releases_the_residue(world: World) -> None
 
 
 def test_a_report_that_arrives_during_the_swap_away_from_a_late_host_does_not_count(world: World) -> None:
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.agent.hanging = {"a"}
 
     class FinishesDuringTheSwap(FakePlacement):
@@ -203,7 +203,7 @@ def test_deleting_waits_for_a_host_that_is_not_declared_down_beside_one_that_is(
 
 
 def test_deleting_does_not_wait_for_a_host_that_is_being_cleaned_up(world: World) -> None:
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
     [uuid] = world.build()
     world.becomes(uuid, "active")
@@ -225,7 +225,7 @@ def test_an_instance_deleted_during_the_swap_away_from_a_late_host_leaves_nothin
             raise errors.Overloaded(reason="for now")
 
     world.replace(RefusesSwaps())
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.agent.hanging = {"a"}
     [uuid] = world.build()
     wait_until(lambda: any(isinstance(call, SwapClaim) for call in world.placement.calls))

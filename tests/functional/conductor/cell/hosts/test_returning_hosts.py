@@ -59,7 +59,7 @@ def test_a_host_whose_reports_the_cell_has_missed_has_to_return(world: World) ->
 
 
 def test_a_returning_host_is_sent_its_ended_attempts_and_its_answer_releases_their_residues(world: World) -> None:
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
     [uuid] = world.build()
     late, _active = world.becomes(uuid, "active").attempts
@@ -261,7 +261,7 @@ def test_no_build_begins_on_a_host_before_it_has_returned(world: World, returned
 
 def test_a_guest_is_destroyed_on_a_host_that_its_agent_withholds(world: World) -> None:
     world.conf.set_override("host_down_after", 1.0, group="scheduler")
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
     [uuid] = world.build()
     world.becomes(uuid, "active")

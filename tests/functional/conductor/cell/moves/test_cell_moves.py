@@ -224,7 +224,7 @@ def test_a_move_that_fails_everywhere_gives_the_source_back(world: World, kind: 
 
 def test_a_destination_that_hangs_keeps_a_residue_when_the_source_is_given_back(world: World) -> None:
     uuid = built(world)
-    world.restart("cell", build_timeout=1.0)
+    world.restart("cell", build_timeout=2.0)
     world.agent.hanging = world.agent.no_reply_to_destroy = {"b"}
     move = Mover(world, uuid)
     move.move("b")
