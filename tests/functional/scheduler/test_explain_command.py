@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -254,9 +255,13 @@ def test_without_an_answer_of_a_scheduler_the_command_ends_with_3(
 class SlowScheduler:
     """A scheduler that searches for longer than a command waits for an answer that needs no search."""
 
+    def __init__(self) -> None:
+        self.may_answer = threading.Event()
+
     @serves(ExplainRequest)
     def explain(self, message: ExplainRequest) -> Explanation:
         if message.what_if:
+            assert self.may_answer.wait(60)
             time.sleep(1.0)
         return Explanation(hosts=1)
 
@@ -267,8 +272,10 @@ def test_the_answer_to_what_if_is_waited_for_as_long_as_the_scheduler_may_search
     file = tmp_path / "moorage.conf"
     file.write_text(f"[DEFAULT]\ntransport_url = inproc://{ids.fresh()}/\n[rpc]\ncall_timeout = 0.5\n")
     with closing(Bus(options.new(files=[file]))) as bus:
-        bus.server("scheduler", "one", [SlowScheduler()]).start()
+        scheduler = SlowScheduler()
+        bus.server("scheduler", "one", [scheduler]).start()
         words = ["--config-file", str(file), "explain", *SIZE, "--what-if", "--patience"]
         assert main([*words, "0.1"]) == 3
         assert "There was no answer" in capsys.readouterr().err
-        assert main([*words, "5"]) == 1
+        scheduler.may_answer.set()
+        assert main([*words, "20"]) == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from support.conductor.builders import CALL_TIMEOUT, CELL_1, FakeAgent, FakePlacement, World, node, report, wait_until
+from support.conductor.builders import CELL_1, FakeAgent, FakePlacement, World, node, report, wait_until
 from support.conductor.host_reports import report_hosts
 
 from conductor.commands.timeline import attempt_in_words
@@ -24,6 +24,12 @@ from moorage.messages import (
     SwapClaim,
 )
 from moorage.model import AllocationCandidates, AllocationRequest, EndedAttempt, ProviderAmounts
+
+
+def calls_of(placement: FakePlacement, kind: type[object]) -> list[object]:
+    """Return the calls of one kind, in the order in which they were made."""
+    return [call for call in placement.calls if isinstance(call, kind)]
+
 
 # --- Falling back -----------------------------------------------------------------------------------------------------
 
@@ -225,7 +231,7 @@ def test_a_swap_whose_answer_is_lost_is_repeated_and_carried_out_once(world: Wor
             answer = super().swap_claim(message)
             if self.slow:
                 self.slow = False
-                time.sleep(CALL_TIMEOUT * 1.2)
+                wait_until(lambda: len(calls_of(self, SwapClaim)) > 1, "the repetition", 60.0)
             return answer
 
     world.replace(LosesASwap())
@@ -273,7 +279,7 @@ def test_a_build_falls_back_if_an_agent_neither_answers_nor_accepts_the_claim(wo
         def build_instance(self, message: BuildOnHost) -> Done:
             if message.host == "a":
                 self.builds.append(message)
-                time.sleep(CALL_TIMEOUT * 1.2)
+                wait_until(lambda: calls_of(world.placement, SwapClaim), "the swap", 60.0)
                 return Done()
             return super().build_instance(message)
 
@@ -297,13 +303,13 @@ def test_a_build_waits_for_an_agent_that_has_accepted_the_claim_without_answerin
         @serves(BuildOnHost)
         def build_instance(self, message: BuildOnHost) -> Done:
             done = super().build_instance(message)
-            time.sleep(CALL_TIMEOUT * 1.2)
+            wait_until(lambda: calls_of(world.placement, fenced_by), "the fence", 60.0)
             return done
 
     world.scheduler.hosts = hosts
     world.replace(SlowToAnswer(world.bus)).may_finish.clear()
     [uuid] = world.build()
-    wait_until(lambda: any(isinstance(call, fenced_by) for call in world.placement.calls))
+    wait_until(lambda: calls_of(world.placement, fenced_by))
     world.agent.may_finish.set()
 
     instance = world.becomes(uuid, "active")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from sqlalchemy import text
-from support.conductor.builders import CALL_TIMEOUT, FakeAgent, FakePlacement, World, wait_until
+from support.conductor.builders import FakeAgent, FakePlacement, World, wait_until
 from support.conductor.moving_instances import shelve
 from support.processes.stopwatch import Stopwatch
 
@@ -36,8 +36,7 @@ def test_a_build_of_a_dead_cell_conductor_continues_when_its_lease_has_expired(w
 
         @serves(BuildOnHost)
         def build_instance(self, message: BuildOnHost) -> Done:
-            if self.away:
-                time.sleep(CALL_TIMEOUT * 1.2)
+            wait_until(lambda: not self.away, "the other conductor", 60.0)
             return super().build_instance(message)
 
     agent = world.replace(SlowAgent(world.bus))

@@ -59,12 +59,18 @@ def test_a_host_that_could_not_report_is_waited_for_once_more_and_not_for_ever(w
     wait_until(lambda: world.agent.guests)
     world.stop("cell")
     time.sleep(2.5)
+    world.conf.set_override("build_timeout", 3600.0, group="conductor")
     world.start("cell")
 
     def reasons() -> set[str | None]:
         return {one.reason for one in world.bus.client("conductor").call(ListOperations(instance_uuid=uuid))}
 
     wait_until(lambda: COULD_NOT_REPORT in reasons())
+    world.stop("cell")
+    with world.records.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE cell_operations SET due_at = 1 WHERE step = 'wait'")
+    world.conf.set_override("build_timeout", 0.5, group="conductor")
+    world.start("cell")
     assert world.becomes(uuid, "active").attempts[0].reason == "timed out"
 
 
