@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Table, event, select
 from support.conductor.record_builders import advance, begin
 from support.databases import migrated
+from support.moorage.clock import Clock
 
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.engine.operations import Operations
@@ -136,17 +137,17 @@ def test_a_host_that_failed_before_the_clock_was_set_back_is_silent_after_the_wh
 
 @pytest.mark.parametrize("known_by", ["heartbeats", "looks"])
 def test_no_host_becomes_silent_because_the_clock_was_set_forward(tmp_path: Path, known_by: str) -> None:
-    ahead = [0.0]
+    ahead, clock = [0.0], Clock(1e6)
     database = Database(migrated.sqlite(tmp_path / "cell.sqlite", CELL), "cell")
 
     def set_clock(connection: Any, _record: object) -> None:
-        connection.create_function("julianday", -1, lambda *_: 2440587.5 + (time.time() + ahead[0]) / 86400.0)
+        connection.create_function("julianday", -1, lambda *_: 2440587.5 + (clock.now + ahead[0]) / 86400.0)
 
     event.listen(database.engine, "connect", set_clock)
-    hosts = CellHosts(options.new({"scheduler": {"host_down_after": 0.5}}), database, ids.fresh())
+    hosts = CellHosts(options.new({"scheduler": {"host_down_after": 60.0}}), database, ids.fresh(), clock)
     host = HostReport(service_host="h1", nodename="h1", compute_node_uuid=ids.fresh(), agent="agent")
     hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(host,)))
-    time.sleep(0.6)
+    clock.now += 61.0
     hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", alive=("h1",)))
     if known_by == "looks":
         assert hosts.why_silent("h1") is None
@@ -154,6 +155,6 @@ def test_no_host_becomes_silent_because_the_clock_was_set_forward(tmp_path: Path
     ahead[0] = HOUR
 
     assert hosts.why_silent("h1") is None
-    time.sleep(0.6)
+    clock.now += 61.0
     assert "has not reported" in str(hosts.why_silent("h1")), "the host becomes silent after the whole time-out"
     database.close()
