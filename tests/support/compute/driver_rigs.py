@@ -22,7 +22,7 @@ class Rig:
     make: Make
     #: Its spawns and rebuilds last until they are aborted.
     hanging: Make
-    #: Its spawns take at least half a second in any case; null for a driver that can abort each spawn at once.
+    #: Its spawns take at least two seconds in any case; null for a driver that can abort each spawn at once.
     stubborn: Make | None = None
     #: Its guests cannot be stopped, started or rebuilt; null for a driver that always can.
     stuck: Make | None = None
@@ -38,7 +38,7 @@ def fake(folder: Path, **layout: Any) -> Rig:
     return Rig(
         make=make(),
         hanging=make(hanging_hosts=HOSTS),
-        stubborn=make(late_hosts=HOSTS, late_seconds=0.5),
+        stubborn=make(late_hosts=HOSTS, late_seconds=2.0),
         stuck=make(stuck_hosts=HOSTS),
     )
 
@@ -48,7 +48,7 @@ def faulty(folder: Path) -> Rig:
         faults = dict.fromkeys(HOSTS, (kind, seconds))
         return lambda: FaultyDriver(settings(folder), "agent1", "cell1", faults, {})
 
-    return Rig(make=make(), hanging=make("hangs"), stubborn=make("is late", 0.5), stuck=make("fails"))
+    return Rig(make=make(), hanging=make("hangs"), stubborn=make("is late", 2.0), stuck=make("fails"))
 
 
 DEVICES: dict[str, Any] = {"numa_nodes": 2, "gpus": 2, "nics": 2}
