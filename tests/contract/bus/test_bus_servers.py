@@ -55,9 +55,10 @@ def test_a_topic_without_a_server_is_no_reply(cloud: Cloud) -> None:
 
 
 def test_a_client_may_have_its_own_timeout(cloud: Cloud) -> None:
+    # Connecting is part of the time.
     with pytest.raises(errors.NoReply) as caught:
-        cloud.caller.client(cloud.topic, timeout=0.2).call(GetText())
-    assert caught.value.data["seconds"] == 0.2
+        cloud.caller.client(cloud.topic, timeout=3.0).call(GetText())
+    assert caught.value.data["seconds"] == 3.0
 
 
 def test_a_call_waits_for_a_server_that_starts_again(cloud: Cloud) -> None:
@@ -95,7 +96,7 @@ def test_the_wait_for_the_first_server_of_a_topic_is_part_of_the_timeout_of_a_ca
 def test_a_call_that_no_server_took_in_time_is_never_carried_out(cloud: Cloud) -> None:
     cloud.serve(GreetingService()).stop()
     with pytest.raises(errors.NoReply):
-        cloud.client().call(Greet(name="Late"), timeout=0.3)
+        cloud.client().call(Greet(name="Late"), timeout=3.0)
     time.sleep(0.1)
     service = GreetingService()
     cloud.serve(service)

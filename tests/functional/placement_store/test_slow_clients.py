@@ -2,13 +2,15 @@
 
 import http.client
 import json
+import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import falcon.testing
@@ -20,11 +22,13 @@ from support.http.api import Api, served
 from support.http.replies import NEWEST
 from support.processes.stopwatch import Stopwatch
 
+from harness.waiting import wait_until
 from moorage import context, ids
 from moorage.config import options
 from moorage.db.database import Database
 from placement_store.db import names
 from placement_store.http.application import application
+from placement_store.http.buffered_worker import BufferedWorker
 from placement_store.http.operations import DEADLINE
 from placement_store.schema import MAIN
 
@@ -77,25 +81,51 @@ def test_slow_clients_occupy_no_thread(api: Api) -> None:
         assert watch.seconds < 3
 
 
-def test_long_bodies_wait_for_each_other_and_other_requests_do_not_wait_for_them(api: Api) -> None:
-    wanted = {
-        "allocations": {ids.fresh(): {"resources": {"VCPU": 1}}},
-        "project_id": "project",
-        "user_id": "user",
-        "consumer_generation": None,
-        "consumer_type": "INSTANCE",
-    }
-    body = json.dumps({ids.fresh(): wanted for _ in range(20_000)}).encode()
-    headers = ADMIN | {"Content-Type": "application/json"}
-    send = partial(requests.post, f"{api.url}/allocations", data=body, headers=headers, timeout=60)
+class Worker(BufferedWorker):
+    """A worker process in a thread of the test, whose application answers long bodies when the test allows it."""
 
-    with ThreadPoolExecutor(6) as clients:
-        sent = [clients.submit(send) for _ in range(6)]
-        wait(sent, return_when=FIRST_COMPLETED)
-        assert api.get("/resource_providers") == {"resource_providers": []}
-        assert sum(each.done() for each in sent) < 4
+    def __init__(self, listening: socket.socket) -> None:
+        self.app = SimpleNamespace(options=options.new({"placement_api": {"threads": 2}}).placement_api)
+        self.sockets = [SimpleNamespace(sock=listening)]
+        self.alive, self.ppid = True, os.getppid()
+        self.bodies: list[int] = []
+        self.go_on = threading.Event()
 
-    assert {each.result().status_code for each in sent} == {400}
+    def notify(self) -> None:
+        """Tell nobody that the process is alive."""
+
+    def received(self) -> int:
+        """Return the number of connections with a request that has arrived and is not answered."""
+        return sum(bool(one.requests) for server in self._servers for one in [*server.active_channels.values()])
+
+    def wsgi(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        if environ["REQUEST_METHOD"] == "POST":
+            self.bodies.append(len(environ["wsgi.input"].read()))
+            assert self.go_on.wait(60)
+        start_response("200 OK", [("Content-Length", "0")])
+        return []
+
+
+def test_long_bodies_wait_for_each_other_and_other_requests_do_not_wait_for_them() -> None:
+    length = 2**20 + 1
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(7) as threads:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        listening.setblocking(False)
+        worker = Worker(listening)
+        running = threads.submit(worker.run)
+        sent = [threads.submit(requests.post, url, data=bytes(length), timeout=60) for _ in range(6)]
+        try:
+            wait_until(lambda: worker.bodies and worker.received() == 6, "all bodies")
+            for _ in range(10):
+                assert requests.get(url, timeout=60).status_code == 200
+            assert worker.bodies == [length]
+            assert not any(each.done() for each in sent)
+        finally:
+            worker.go_on.set()
+            worker.alive = False
+        assert [each.result().status_code for each in sent] == [200] * 6
+        running.result(60)
+    assert worker.bodies == [length] * 6
 
 
 @pytest.fixture(scope="module")

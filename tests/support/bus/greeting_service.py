@@ -186,7 +186,7 @@ class Cloud:
     """A broker with the buses that a test connects to it."""
 
     def __init__(self, url: str) -> None:
-        self.conf = options.new({"DEFAULT": {"transport_url": url}, "rpc": {"call_timeout": 10}})
+        self.conf = options.new({"DEFAULT": {"transport_url": url}, "rpc": {"call_timeout": 30}})
         self.buses: list[bus.Bus] = []
         self.caller = self.new_bus()
         self.topic = f"greeting-{uuid4()}"
