@@ -33,7 +33,7 @@ def test_a_stopped_scheduler_is_shown_as_stopped_and_no_command_waits_for_it(ope
 
     found = states(operator)
     assert (found["scheduler", "two"], found["placement", "two"]) == ("stopped", "stopped")
-    _status, lines, _said = operator.runs("status", "--timeout", "1")
+    _status, lines, _said = operator.runs("status", "--timeout", "5")
     [line] = [line for line in lines if line["part"] == "scheduler two"]
     assert (line["state"], line["detail"].split(" ago")[0].rstrip("0123456789. s")) == ("ok", "stopped in order")
     # The command would otherwise wait for the confirmation of this scheduler.

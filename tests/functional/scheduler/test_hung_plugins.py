@@ -201,7 +201,7 @@ def test_a_slow_plugin_is_shown_with_its_longest_time(stage: Stage) -> None:
 def plugins_in_status(stage: Stage, capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
     """Return the state and the detail of each line for plug-ins that an operator is shown."""
     report_scheduler(stage.bus, "one")
-    _status, lines, _said = Operator(stage.folder / "moorage.conf", capsys, stage.rig).runs("status", "--timeout", "2")
+    _status, lines, _said = Operator(stage.folder / "moorage.conf", capsys, stage.rig).runs("status", "--timeout", "5")
     return [(line["state"], line["detail"]) for line in lines if line["part"] == "plug-ins of one"]
 
 

@@ -233,7 +233,7 @@ def test_the_status_is_wrong_until_a_request_is_decided_after_a_plugin_has_faile
     operator = Operator(configured.file("one"), capsys, configured.rig)
 
     def line() -> tuple[str, str]:
-        _status, lines, _said = operator.runs("status", "--timeout", "1")
+        _status, lines, _said = operator.runs("status", "--timeout", "5")
         [found] = [line for line in lines if line["part"] == "plug-ins of one"]
         return found["state"], found["detail"]
 

@@ -172,7 +172,7 @@ class Surroundings:
         self.file = folder / "moorage.conf"
         self.file.write_text(
             f"[DEFAULT]\ntransport_url = inproc://{fresh()}/\n[database]\nconnection = {self.url}\n"
-            "[service]\nsilent_after = 30\nreport_interval = 0.1\n[rpc]\ncall_timeout = 0.5\n"
+            "[service]\nsilent_after = 30\nreport_interval = 0.1\n[rpc]\ncall_timeout = 20\n"
         )
         self.conf = options.new(files=[self.file])
         self.bus = Bus(self.conf)

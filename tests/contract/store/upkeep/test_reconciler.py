@@ -1,13 +1,14 @@
 """Test the reconciler: it releases claims only if their owner does not want them, never because of their age."""
 
-import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from oslo_config import cfg
 from sqlalchemy import event
 from support.databases.rows_read import rows_read
+from support.moorage.clock import Clock
 from support.placement_store.builders import Store
 from support.placement_store.move_builders import SMALL
 
@@ -189,8 +190,13 @@ def test_a_round_that_has_taken_long_begins_no_further_claim(
     store: Store, owner: FakeOwner, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner.wanted = {old_claim(store, store.provider(**SMALL))[1] for _ in range(3)}
-    monkeypatch.setattr("placement_store.upkeep.reconciler._ROUND_SECONDS", 0.05)
-    owner.before_answer = lambda _message: time.sleep(0.1)
+    clock = Clock()
+    monkeypatch.setattr("placement_store.upkeep.reconciler.time", SimpleNamespace(monotonic=clock))
+
+    def answer(_message: OwnsClaim) -> None:
+        clock.now += 60.0
+
+    owner.before_answer = answer
 
     for number in (1, 2, 3):
         next_round(store, reconciler)
