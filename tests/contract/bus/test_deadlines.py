@@ -154,7 +154,7 @@ def test_a_call_that_waits_in_a_busy_server_beyond_its_deadline_is_not_begun(
         held = pool.submit(client.call, Hold())
         assert desk.entered.wait(5)
         with pytest.raises(errors.NoReply):
-            client.call(Note(word="late"), timeout=0.5)
+            client.call(Note(word="late"), timeout=2)
         desk.may_go_on.set()
         assert held.result(10) == "held"
     assert client.call(Note(word="in time")) == "in time"
