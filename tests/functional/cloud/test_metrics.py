@@ -39,6 +39,8 @@ def test_builds_are_counted_in_each_service(cloud: RunningCloud) -> None:
     counts = Counts()
     for _ in range(3):
         assert build(cloud).state == "active"
+    # An instance is active before the message about it is answered and counted.
+    wait_until(lambda: counts.of("moorage_rpc_requests_total", method="build_finished") == 3, "the last message")
 
     assert counts.by("result", "moorage_decisions_total") == {"ok": 3}
     assert counts.of("moorage_decision_seconds_count") == 3
@@ -61,7 +63,7 @@ def test_builds_are_counted_in_each_service(cloud: RunningCloud) -> None:
     assert counts.by("outcome", "moorage_operation_steps_total", kind="build", step="select") == {"next": 3}
     assert counts.of("moorage_operation_step_seconds_count", kind="build", step="select") == 3
     assert counts.of("moorage_batch_size_sum", kind="decisions") == 3
-    assert counts.of("moorage_rpc_messages_in_progress", topic="compute") == 0
+    wait_until(lambda: counts.of("moorage_rpc_messages_in_progress", topic="compute") == 0, "the agent to be idle")
 
 
 def test_a_refusal_is_counted_by_its_code_and_claims_nothing(cloud: RunningCloud) -> None:
