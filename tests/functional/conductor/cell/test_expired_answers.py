@@ -111,12 +111,12 @@ def test_a_return_to_the_source_is_repeated_while_the_instance_has_another_claim
 
 
 def test_a_confirm_whose_answer_has_expired_cleans_up_the_residue_on_the_source(world: World) -> None:
-    world.conf.set_override("host_down_after", 0.2, group="scheduler")
+    world.conf.set_override("host_down_after", 1.0, group="scheduler")
     world.restart("cell")
     placement = world.replace(ForgetsAnAnswer(EndMove))
     move = moved(world)
     report_hosts(world, hosts=(report("a"),))
-    time.sleep(0.4)
+    time.sleep(1.2)
     world.agent.no_reply_to_destroy = placement.declared_down = {"a"}
 
     move.end("confirm")

@@ -75,7 +75,7 @@ def test_a_host_that_could_not_report_is_waited_for_once_more_and_not_for_ever(w
 
 
 def test_the_cleanup_of_a_host_that_is_away_waits_for_its_return_and_is_not_tried_all_the_time(world: World) -> None:
-    world.conf.set_override("host_down_after", 0.3, group="scheduler")
+    world.conf.set_override("host_down_after", 1.5, group="scheduler")
     world.restart("cell", build_timeout=2.0)
     world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
     report_hosts(world, hosts=(report("a"),), alive=("a",))

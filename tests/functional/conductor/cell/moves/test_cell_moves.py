@@ -278,10 +278,10 @@ def test_an_instance_whose_guest_may_be_stopped_on_a_silent_source_is_in_error(w
         def stop_instance(self, message: StopOnHost) -> Done:
             super().stop_instance(message)
             report_hosts(world, hosts=(report(message.host),))
-            time.sleep(0.4)
+            time.sleep(2.2)
             raise errors.NoReply(topic="agent", method=message.method, seconds=0.0)
 
-    world.conf.set_override("host_down_after", 0.2, group="scheduler")
+    world.conf.set_override("host_down_after", 2.0, group="scheduler")
     world.restart("cell")
     world.replace(FallsSilent(world.bus))
     uuid = built(world)
