@@ -69,7 +69,7 @@ def test_the_time_that_a_change_takes_does_not_count_as_waiting_for_the_table_of
     def before(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         nonlocal tries
         if statement.startswith("ALTER TABLE hosts"):
-            time.sleep(1.5)
+            time.sleep(3.5)
         elif statement.startswith("ALTER TABLE services"):
             tries += 1
             if tries == 2:
@@ -84,7 +84,7 @@ def test_the_time_that_a_change_takes_does_not_count_as_waiting_for_the_table_of
         reader.exec_driver_sql("SELECT * FROM services")
         event.listen(database.engine, "before_cursor_execute", before)
 
-        assert MAIN.upgrade(database, patience=2.0) == ("main_0006", MAIN.head())
+        assert MAIN.upgrade(database, patience=4.0) == ("main_0006", MAIN.head())
 
 
 @pytest.mark.parametrize("revision", [None, "main_0006"])
