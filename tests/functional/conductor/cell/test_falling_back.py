@@ -27,7 +27,7 @@ from moorage.model import AllocationCandidates, AllocationRequest, EndedAttempt,
 
 
 def calls_of(placement: FakePlacement, kind: type[object]) -> list[object]:
-    """Return the calls of one kind, in the order in which they were made."""
+    """Return the calls of one kind."""
     return [call for call in placement.calls if isinstance(call, kind)]
 
 
@@ -208,7 +208,6 @@ def test_an_alternate_that_has_filled_up_is_skipped(world: World) -> None:
 
 
 def test_an_alternate_that_has_not_reported_for_long_is_skipped(world: World) -> None:
-    # With less, a thread without a processor would look like a clock that was set forward.
     world.conf.set_override("host_down_after", 2.0, group="scheduler")
     world.restart("cell")
     report_hosts(world, hosts=(report("b"),))
