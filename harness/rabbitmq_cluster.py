@@ -43,9 +43,6 @@ class RabbitMQNode(RabbitMQServer):
 
     def _prepare(self, directory: Path) -> None:
         super()._prepare(directory)
-        cookie = directory / ".erlang.cookie"
-        cookie.write_text(self._cookie)
-        cookie.chmod(0o400)
         # Three nodes on one machine: a waiting scheduler of Erlang must not keep a processor busy.
         self.env["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"] += " +sbwt none +sbwtdcpu none +sbwtdio none"
         members = "".join(

@@ -263,6 +263,7 @@ class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
     def __init__(self, *settings: str) -> None:
         port, self._node_port, self._mapper_port = free_ports(3)
         self._settings = settings
+        self._cookie = secrets.token_hex(10).upper()
         super().__init__(port=port, nodename=f"moorage-{port}@localhost", username=USER, password=secrets.token_hex(8))
 
     @property
@@ -316,8 +317,13 @@ class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
             + "".join(f"{setting}\n" for setting in self._settings)
         )
         (directory / "plugins").write_text("[].\n")
+        # The server first starts another Erlang. If that takes long, both would create the cookie by which nodes
+        # authenticate each other, and one would find it before it is accessible by its owner only.
+        cookie = directory / ".erlang.cookie"
+        cookie.write_text(self._cookie)
+        cookie.chmod(0o400)
         self.env |= {
-            "HOME": str(directory),  # where the cookie is, by which Erlang's nodes authenticate each other
+            "HOME": str(directory),  # where the cookie is
             "RABBITMQ_CONF_ENV_FILE": f"{directory}/none",
             "RABBITMQ_CONFIG_FILE": f"{directory}/rabbitmq.conf",
             "RABBITMQ_ADVANCED_CONFIG_FILE": f"{directory}/none.config",
