@@ -29,11 +29,11 @@ def test_the_services_of_a_process_that_is_killed_end_with_it(tmp_path: Path, mo
         scheduler = psutil.Process(int(parent.stdout.readline()))
         try:
             # `setpriv` binds the process to its parent, and is then replaced by the service.
-            wait_until(lambda: is_replaced(scheduler), "the service to run", 20.0)
+            wait_until(lambda: is_replaced(scheduler), "the service to run")
         finally:
             parent.send_signal(signal.SIGKILL)
     try:
-        wait_until(lambda: not scheduler.is_running(), "the scheduler to end", 20.0)
+        wait_until(lambda: not scheduler.is_running(), "the scheduler to end")
     finally:
         if scheduler.is_running():
             scheduler.kill()

@@ -164,7 +164,7 @@ def test_a_service_reports_itself_until_it_stops_although_no_role_is_served_at_f
     heartbeat = Heartbeat(around.conf, around.bus, "cell conductor", "two", CELL.uuid)
     heartbeat.start()
     around.serve(placement=around.placement)
-    wait_until(lambda: len(around.placement.reported) >= 2, "two reports", 20.0)
+    wait_until(lambda: len(around.placement.reported) >= 2, "two reports")
     heartbeat.stop()
     [report] = set(around.placement.reported)
     assert (report.kind, report.name, report.cell_uuid) == ("cell conductor", "two", CELL.uuid)

@@ -349,7 +349,7 @@ def test_a_stopping_server_answers_the_request_in_progress(server: Api, tmp_path
         answer = connection.makefile("rb").read()
 
     assert answer.startswith(b"HTTP/1.1 201 Created"), answer
-    wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended", 20.0)
+    wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended", 60.0)
 
 
 def test_the_second_signal_ends_a_server_despite_a_request_in_progress(server: Api, tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_the_second_signal_ends_a_server_despite_a_request_in_progress(server: A
 
 def test_the_workers_of_a_killed_server_answer_the_request_in_progress_and_end(server: Api, tmp_path: Path) -> None:
     arbiter = psutil.Process(_process(tmp_path / "log"))
-    wait_until(lambda: len(arbiter.children()) >= 2, "two workers to start", 20.0)
+    wait_until(lambda: len(arbiter.children()) >= 2, "two workers to start")
     workers = arbiter.children()
     try:
         with half_a_request(server) as (connection, rest):
@@ -374,7 +374,7 @@ def test_the_workers_of_a_killed_server_answer_the_request_in_progress_and_end(s
             connection.sendall(rest)
             answer = connection.makefile("rb").read()
         assert answer.startswith(b"HTTP/1.1 201 Created"), answer
-        wait_until(lambda: not any(worker.is_running() for worker in workers), "the workers to end", 20.0)
+        wait_until(lambda: not any(worker.is_running() for worker in workers), "the workers to end", 60.0)
     finally:
         for worker in workers:
             if worker.is_running():
@@ -383,7 +383,7 @@ def test_the_workers_of_a_killed_server_answer_the_request_in_progress_and_end(s
 
 def test_a_reload_signal_does_not_stop_a_server(server: Api, tmp_path: Path) -> None:
     _signal(tmp_path / "log", signal.SIGHUP)
-    wait_until(lambda: "Hang up" in (tmp_path / "log").read_text(), "the signal is seen", 20.0)
+    wait_until(lambda: "Hang up" in (tmp_path / "log").read_text(), "the signal is seen")
     assert server.get("/resource_providers") == {"resource_providers": []}
     assert _runs(tmp_path / "log")
 
@@ -393,10 +393,10 @@ def test_a_reload_signal_starts_no_worker_that_would_end_the_server_if_it_does_n
 ) -> None:
     server.get("/resource_providers")
     _signal(tmp_path / "log", signal.SIGHUP)
-    wait_until(lambda: "Hang up" in (tmp_path / "log").read_text(), "the signal is seen", 20.0)
+    wait_until(lambda: "Hang up" in (tmp_path / "log").read_text(), "the signal is seen")
     # It is handled after the first signal.
     _signal(tmp_path / "log", signal.SIGTERM)
-    wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended", 20.0)
+    wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended", 60.0)
     assert (tmp_path / "log").read_text().count("Booting worker") == 2
 
 

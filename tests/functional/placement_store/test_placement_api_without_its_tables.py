@@ -85,6 +85,7 @@ def _is_alive(worker: psutil.Process) -> bool:
 def _kill_the_workers(log: Path) -> set[int]:
     """Kill all workers of the server with this log; return the process ids of the workers that replace them."""
     main = psutil.Process(int(re.search(r"Listening at: \S+ \((\d+)\)", log.read_text())[1]))  # type: ignore[index]
+    wait_until(lambda: len(main.children()) == 2, "both workers to start")
     killed = {worker.pid for worker in main.children()}
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
@@ -92,7 +93,7 @@ def _kill_the_workers(log: Path) -> set[int]:
     def others() -> set[int]:
         return {worker.pid for worker in main.children() if _is_alive(worker)} - killed
 
-    wait_until(lambda: len(others()) == len(killed) == 2, "other workers have taken their place", 60.0)
+    wait_until(lambda: len(others()) == len(killed) == 2, "other workers have taken their place")
     return others()
 
 
@@ -106,7 +107,7 @@ def test_killed_workers_are_restarted_on_a_newer_schema(
 
     workers = _kill_the_workers(tmp_path / "log")
 
-    wait_until(lambda: _status(server.url) == status, f"they answer with {status}", 60.0)
+    wait_until(lambda: _status(server.url) == status, f"they answer with {status}")
     assert requests.get(server.url, timeout=60).status_code == 200
     assert all(psutil.pid_exists(pid) for pid in workers), "none of them has ended"
 
@@ -124,13 +125,13 @@ def test_a_server_started_without_its_database_answers_503_and_then_serves(maria
         with subprocess.Popen([sys.executable, "-m", "moorage.cli.shell", *words], stdout=log, stderr=log) as server:
             try:
                 address = f"http://127.0.0.1:{port}"
-                wait_until(lambda: _status(address) == 503, "it answers", 60.0)
+                wait_until(lambda: _status(address) == 503, "it answers")
                 proxy.resume()
-                wait_until(lambda: _status(address) == 200, "it serves", 60.0)
+                wait_until(lambda: _status(address) == 200, "it serves")
                 proxy.refuse()
-                wait_until(lambda: _status(address) == 503, "the database is missed", 60.0)
+                wait_until(lambda: _status(address) == 503, "the database is missed")
                 proxy.resume()
-                wait_until(lambda: _status(address) == 200, "it serves again", 60.0)
+                wait_until(lambda: _status(address) == 200, "it serves again")
                 assert server.poll() is None
             finally:
                 server.terminate()

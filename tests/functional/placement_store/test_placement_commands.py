@@ -217,7 +217,7 @@ def test_reconciled_claims_are_listed_from_a_running_placement_role(operator: Op
     operator.store.age("consumers", "claimed_at", 2000.0)
     operator.store.claim(young, {node_uuid(1): {"VCPU": 1}})
 
-    wait_until(lambda: operator.types("claim reconciled") != [], "the claim is released", 20.0)
+    wait_until(lambda: operator.types("claim reconciled") != [], "the claim is released")
 
     bus.close()
     [row] = operator.types("claim reconciled")

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import requests
 
 from harness.servers import free_ports
+from harness.waiting import wait_until
 from moorage.db.database import Database
 from placement_store.db import names
 from placement_store.schema import MAIN, METADATA, resource_classes, resource_providers, traits
@@ -94,13 +94,11 @@ def _environment() -> dict[str, str]:
 
 
 def _await(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while True:
+    def is_served() -> bool:
         assert server.poll() is None, log.read_text()
-        if answers(url):
-            return
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.1)
+        return answers(url)
+
+    wait_until(is_served, log.read_text)
 
 
 def answers(url: str) -> bool:
