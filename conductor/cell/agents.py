@@ -115,6 +115,18 @@ class CellAgents:
         with context.bound(attempt_id=attempt.attempt_id):
             self.call(self._present(attempt), message)
 
+    def answers(self, attempt: AttemptRecord) -> bool:
+        """Probe the agent of an attempt, and return whether it answers; an order to a dead one would wait for long."""
+        agent = self._present(attempt)
+        client = self._bus.client(self._topic, server=agent)
+        try:
+            with self.bulkheads.admit(agent, agent, lambda: client.ping(self._probe_seconds)):
+                client.ping(self._probe_seconds)
+        except (CircuitOpen, errors.MoorageError) as fault:
+            LOG.info("The agent %s does not answer: %s", agent, fault)
+            return False
+        return True
+
     def _present(self, attempt: AttemptRecord) -> str:
         """Return the agent that now serves the host of an attempt; it may have changed since the start."""
         return self._hosts.agent_of(attempt.host) or attempt.agent

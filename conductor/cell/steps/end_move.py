@@ -98,14 +98,15 @@ class CellMoveEnds(CellPart):
         """Destroy the guest on the source; repeat until the host answers, for a live migration within the patience.
 
         The source of an evacuation is never waited for: it is called once if it may have reported since shortly before
-        the order, and a residue holds its amounts if it does not answer. A host that does not answer and is forced
-        down, now or later, is not waited for either.
+        the order and its agent answers a probe, and a residue holds its amounts if it does not answer. A host that does
+        not answer and is forced down, now or later, is not waited for either.
         """
         _instance, migration, source, _arrived = self._cell.database.read(partial(self._read, operation))
         if migration.kind == "evacuation":
             # The host may have returned before or during the evacuation, when its guest was still wanted. Then it is
-            # called, but not waited for.
-            if self._cell.hosts.has_reported_since(source.host, migration.created_at):
+            # called, but not waited for: an agent that was killed a moment before the order only costs a probe.
+            reported = self._cell.hosts.has_reported_since(source.host, migration.created_at)
+            if reported and self._cell.agents.answers(source):
                 return self._destroy(operation, source, 0.0)
             return partial(self._destroyed, operation, source.number, "unknown")
         # A cold migration or a resize is confirmed by an order: it stays pending, and the order can be repeated. A live

@@ -1,15 +1,16 @@
-"""Test in a cell that an evacuation starts no guest while its source is not forced down."""
+"""Test in a cell that an evacuation starts no guest while its source is not forced down, and does not wait for it."""
 
 import threading
 from collections.abc import Callable
 
 import pytest
-from support.conductor.builders import FakeAgent, FakePlacement, World, node, wait_until
+from msgspec import structs
+from support.conductor.builders import FakeAgent, FakePlacement, World, node, report, wait_until
 from support.conductor.moving_instances import Mover, becomes, built, shown
 
-from moorage import errors
+from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.messages import BuildOnHost, Done, ListHostsDeclaredDown
+from moorage.messages import BuildOnHost, Done, ListHostsDeclaredDown, ReportHostsInCell
 
 
 class Interrupted(FakePlacement):
@@ -221,6 +222,25 @@ def test_an_attempt_of_an_evacuation_waits_at_its_gate_while_it_is_unknown_wheth
     wait_until(lambda: move.shown().state in ("failed", "confirmed"))
     assert refused.is_set()
     assert (move.shown().state, shown(world, uuid).host) == ("confirmed", "b")
+
+
+def test_an_evacuation_does_not_wait_for_the_answer_of_an_agent_that_was_killed_after_its_last_report(
+    world: World,
+) -> None:
+    # No call times out before the test gives up.
+    world.conf.set_override("call_timeout", 300.0, group="rpc")
+    world.restart("cell")
+    uuid = built(world)
+    killed = structs.replace(report("a"), agent="killed")
+    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="killed", hosts=(killed,)))
+    world.placement.declared_down = {"a"}
+    move = Mover(world, uuid, "evacuation")
+
+    move.move("b")
+
+    assert becomes(world, uuid, "active").host == "b"
+    assert move.shown().state == "confirmed"
+    assert world.placement.residues == {move.migration: node("a")}
 
 
 def _is_back(world: World, move: Mover, claim_id: str | None, reason: str) -> None:
