@@ -7,7 +7,7 @@ Every change of a tree's structure locks the root's row first, so that changes o
 from collections.abc import Collection, Mapping
 
 from msgspec import UNSET
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, Row, select
 
 from moorage import errors, ids
 from moorage.messages import DeleteResourceProvider, UpdateResourceProvider
@@ -17,6 +17,7 @@ from placement_store.db.store import writes
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import LockedRow, ProviderKey
 from placement_store.schema import (
+    PROVIDER_DELETED,
     allocations,
     consumers,
     hosts,
@@ -50,7 +51,7 @@ def update(connection: Connection, message: UpdateResourceProvider, *, may_leave
     id_ = providers.lock_at(connection, message.uuid, None)
     if message.name is not None:
         renamed = rename(connection, {id_: message.name})
-    read_by_agent = renamed if renamed and _is_of_host(connection, id_) else set()
+    read_by_agent = renamed if renamed and _host_of(connection, id_) is not None else set()
     providers.bump_generations(connection, (changed | renamed) - read_by_agent, by=0)
     providers.bump_generations(connection, read_by_agent, by=1)
     change_feed.record(connection, provider_ids=changed | renamed)
@@ -78,14 +79,15 @@ def rename(connection: Connection, names: Mapping[int, str]) -> set[int]:
     return set(new)
 
 
-def _is_of_host(connection: Connection, id_: int) -> bool:
-    """Return whether a provider is in the tree of a registered host."""
-    # SELECT h.id FROM hosts h JOIN resource_providers r ON r.uuid = h.compute_node_uuid
+def _host_of(connection: Connection, id_: int) -> Row[str, str] | None:
+    """Return the cell and the name of the registered host that has a provider in its tree, or None."""
+    # SELECT h.cell_uuid, h.service_host FROM hosts h JOIN resource_providers r ON r.uuid = h.compute_node_uuid
     #   JOIN resource_providers p ON p.root_provider_id = r.id WHERE p.id = ...
     table, root = resource_providers, resource_providers.alias()
-    query = select(hosts.c.id).join_from(hosts, root, root.c.uuid == hosts.c.compute_node_uuid)
+    query = select(hosts.c.cell_uuid, hosts.c.service_host)
+    query = query.join_from(hosts, root, root.c.uuid == hosts.c.compute_node_uuid)
     query = query.join(table, table.c.root_provider_id == root.c.id).where(table.c.id == id_)
-    return connection.execute(query).first() is not None
+    return connection.execute(query).first()
 
 
 def _reparent(connection: Connection, uuid: str, parent_uuid: str | None, *, may_leave: bool) -> set[int]:
@@ -164,32 +166,24 @@ def _refuse_placed(connection: Connection, uuids: Mapping[int, str]) -> None:
 # --- Deleting -------------------------------------------------------------------------------------------------------
 
 
-_ROOT = resource_providers.alias("root")
-# SELECT root.uuid FROM resource_providers p JOIN resource_providers root ON root.id = p.root_provider_id
-#  WHERE p.id = ...
-_ROOT_UUID = (
-    select(_ROOT.c.uuid)
-    .join_from(resource_providers, _ROOT, _ROOT.c.id == resource_providers.c.root_provider_id)
-    .where(resource_providers.c.id == bindparam("of_provider"))
-)
-
-
 @writes(DeleteResourceProvider)
 def delete(connection: Connection, message: DeleteResourceProvider) -> None:
     """Delete a provider without children, allocations and claims, with its inventories, traits and aggregates.
 
-    If it is in the tree of a registered host, the host's agent is asked to report it again.
+    If it is in the tree of a registered host, the host's agent is asked to report the trees of its nodes again.
 
     :raises ProviderNotFound: no provider has that uuid.
     :raises ProviderInUse: it has allocations, or is the host of a claim.
     :raises ProviderHasChildren: it has children.
     """
     id_ = providers.lock_at(connection, message.uuid, None)
-    root_uuid = connection.scalar(_ROOT_UUID, {"of_provider": id_})
+    host = _host_of(connection, id_)
     remove(connection, {id_: message.uuid})
-    # Otherwise the host would have no inventory until its agent is restarted. The cell gets the names of hosts without
-    # a description with the answer to its next heartbeat.
-    connection.execute(hosts.update().where(hosts.c.compute_node_uuid == root_uuid).values(description_number=-1))
+    if host is not None:
+        # Otherwise the host would have no inventory until its agent is restarted. The cell gets the names of hosts
+        # without a described node with the answer to its next heartbeat.
+        nodes = (hosts.c.cell_uuid == host.cell_uuid, hosts.c.service_host == host.service_host)
+        connection.execute(hosts.update().where(*nodes).values(description_number=PROVIDER_DELETED))
     change_feed.record(connection, provider_ids=[id_])
 
 

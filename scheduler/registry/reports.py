@@ -25,7 +25,7 @@ from moorage.model.basis import fault_of_name
 from placement_store import cells
 from placement_store.db import bulk, change_feed
 from placement_store.providers import disabled_hosts
-from placement_store.schema import hosts
+from placement_store.schema import PROVIDER_DELETED, hosts
 from scheduler.registry import loads
 from scheduler.registry.aggregates import mirror
 from scheduler.registry.hosts import update
@@ -59,8 +59,8 @@ _NO_FLAGS: Mapping[str, Any] = {"disabled": False, "disabled_reason": None, "for
 def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
     """Write a cell's report. A report without changes writes only heartbeats.
 
-    :return: the hosts that are unknown or whose description is from a backup, which the cell must describe, and the
-        numbers of registered descriptions that are newer than those of the report.
+    :return: the hosts that the cell must describe, because they are unknown, their description is from a backup, or a
+        provider was deleted, and the numbers of registered descriptions that are newer than those of the report.
     :raises CellNotFound: the cell does not exist.
     :raises InvalidRequest: there is not exactly one description number for each description.
     :raises StaleRead: the provider of a new host was created or deleted concurrently; a new transaction may succeed.
@@ -74,14 +74,14 @@ def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
         alive = frozenset()
     # Write the descriptions before the heartbeats: then a host that this report adds is not reported as unknown.
     newer: list[NumberedDescription] = []
-    unknown: list[str] = []
+    unknown: set[str] = set()
     if message.hosts:
-        newer = _describe(connection, message, alive)
+        newer, unknown = _describe(connection, message, alive)
     if alive:
-        unknown = _heartbeat(connection, message.cell_uuid, alive)
+        unknown |= _heartbeat(connection, message.cell_uuid, alive)
     if message.loads:
         loads.write(connection, message.cell_uuid, message.loads, message.loads_at)
-    return HostsRegistered(unknown=tuple(unknown), newer=tuple(newer))
+    return HostsRegistered(unknown=tuple(sorted(unknown)), newer=tuple(newer))
 
 
 # --- Descriptions ---------------------------------------------------------------------------------------------------
@@ -106,10 +106,12 @@ class _RegisteredHost:
         return (self.nodename, self.agent, self.availability_zone, self.attributes) == described
 
 
-def _describe(connection: Connection, message: ReportHosts, alive: Collection[str]) -> list[NumberedDescription]:
-    """Write the descriptions of a report; return those that must be sent again with greater numbers.
+def _describe(
+    connection: Connection, message: ReportHosts, alive: Collection[str]
+) -> tuple[list[NumberedDescription], set[str]]:
+    """Write the descriptions of a report; return those that must be sent again, and hosts that lack a provider.
 
-    They are older than those of the registry, or wait for names of other nodes.
+    The former need greater numbers: they are older than those of the registry, or wait for names of other nodes.
     """
     known = _registered(connection, message)
     by_name = {(host.service_host, host.nodename): host for host in known if host.cell_uuid == message.cell_uuid}
@@ -159,7 +161,9 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
     _insert(connection, new, alive, _flags(connection, message.cell_uuid, extended))
     disabled_hosts.mark(connection, nodes, roots)
     mirror.add_new_nodes(connection, message.cell_uuid, extended)
-    return newer
+    # These descriptions may have been sent before the agents were asked to report the providers again.
+    written = [host for host in known if host.id in changed or host.id in numbers]
+    return newer, {host.service_host for host in written if host.description_number == PROVIDER_DELETED}
 
 
 def _registered(connection: Connection, message: ReportHosts) -> list[_RegisteredHost]:
@@ -332,7 +336,7 @@ def _encoded(attributes: dict[str, Any]) -> bytes:
 # --- Heartbeats -----------------------------------------------------------------------------------------------------
 
 
-def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) -> list[str]:
+def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) -> frozenset[str]:
     """Write heartbeats; return the names of hosts without a description."""
     here = hosts.c.cell_uuid == cell_uuid
     names = select(hosts.c.service_host).where(here)
@@ -346,4 +350,4 @@ def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) ->
     update(connection, recovered, {"up": True})
     # Read again: the update may have waited for the deletion of a host, which then has no row any more. One described
     # node is enough, because a node that its host no longer has is never described again.
-    return sorted(alive.difference(connection.scalars(names.where(hosts.c.description_number >= 0))))
+    return alive.difference(connection.scalars(names.where(hosts.c.description_number >= 0)))

@@ -169,6 +169,7 @@ class HostForwarder:
         # from these. Do this first: a refused description then has another number, and is not acknowledged.
         self._hosts.forwarded.number_after(answer.newer, reports)
         self._hosts.forwarded.acknowledge(reports)
+        self._ask_for(answer.unknown)
         self._hold_back(answer.newer, reports)
         # Report the loads of these hosts again, because a host may be new to the schedulers. Keep the key of the host:
         # if the host is idle by now, the schedulers may still have its old load.

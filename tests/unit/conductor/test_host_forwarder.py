@@ -23,6 +23,11 @@ class Hosts:
         self.forwarded = self
         #: The descriptions that no scheduler has, each with its number.
         self.described: list[tuple[HostReport, int]] = []
+        #: The hosts whose agents were asked to describe them.
+        self.asked: list[str] = []
+
+    def ask_for(self, names: Sequence[str]) -> None:
+        self.asked += names
 
     def seen_since(self, moment: float | None, interval: float) -> tuple[list[str], float]:
         return ["host-1", "host-2"], 100.0
@@ -58,6 +63,8 @@ class SilentSchedulers:
         #: The names of described hosts, by report; and the host whose description is refused.
         self.described: list[list[str]] = []
         self.refused = ""
+        #: The hosts that must be described again.
+        self.lacking: tuple[str, ...] = ()
         self.seconds = 0.0
         self.taken: list[str] = []
         self.loads: dict[str, HostLoad] = {}
@@ -68,7 +75,7 @@ class SilentSchedulers:
             self.described.append([host.service_host for host in message.hosts])
             if self.refused in self.described[-1]:
                 raise errors.InvalidRequest(path="$.hosts", reason="it is odd")
-            return HostsRegistered(unknown=(), newer=())
+            return HostsRegistered(unknown=self.lacking, newer=())
         kind = "alive" if message.alive else "loads"
         if self._unanswered[kind]:
             self._unanswered[kind] -= 1
@@ -114,6 +121,16 @@ def test_a_heartbeat_that_is_committed_after_a_round_has_read_the_clock_is_repor
     reports.forward()
 
     assert schedulers.taken.count("alive") == 1
+
+
+def test_a_host_whose_description_was_sent_before_the_loss_of_a_provider_is_known_is_described_again() -> None:
+    schedulers, hosts = SilentSchedulers(), Hosts()
+    hosts.described = [described("host-1")]
+    schedulers.lacking = ("host-1",)
+
+    forwarder(schedulers, hosts).forward()
+
+    assert (hosts.described, hosts.asked) == ([], ["host-1"])
 
 
 def test_eight_unanswered_heartbeats_take_at_most_ten_seconds() -> None:

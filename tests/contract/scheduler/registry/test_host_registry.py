@@ -12,7 +12,7 @@ from support.scheduler.rig import Rig, node_uuid, report
 from moorage import errors
 from moorage.messages import DeleteHost, HostsRegistered, ListHosts, NumberedDescription, ReportHosts
 from moorage.messages.wire import decode_strictly, encode
-from moorage.model import HostReport, HostState
+from moorage.model import HostReport, HostState, ProviderReport
 from placement_store.db import change_feed
 from placement_store.db.change_feed import seq_by_id
 from placement_store.schema import hosts as host_table
@@ -197,6 +197,24 @@ def test_the_answer_to_heartbeats_names_unknown_hosts(rig: Rig) -> None:
     rig.report([report(1), report(2), report(3, service_host="host2")])
     assert alive(rig, 1.0, "host1", "host2", "gone", "also gone").unknown == ("also gone", "gone")
     assert alive(rig, 2.0, "host1", "host2") == HostsRegistered()
+
+
+@pytest.mark.parametrize("deleted", [1, 2])
+def test_a_host_with_a_node_whose_provider_is_deleted_is_unknown_until_it_is_described_again(
+    rig: Rig, deleted: int
+) -> None:
+    nodes = [report(number, service_host="host") for number in (1, 2)]
+    rig.report_providers(*(ProviderReport(uuid=node_uuid(number), name=f"node{number}") for number in (1, 2)))
+    assert described(rig, *((node, 5) for node in nodes), (report(3), 5)) == HostsRegistered()
+    assert alive(rig, 1.0, "host", "host3") == HostsRegistered()
+
+    rig.delete_provider(node_uuid(deleted))
+
+    assert alive(rig, 2.0, "host", "host3").unknown == ("host",)
+    # A description that was sent before the agent was asked for it does not hide the loss.
+    assert described(rig, (nodes[2 - deleted], 6)).unknown == ("host",)
+    assert described(rig, (nodes[2 - deleted], 7)) == HostsRegistered()
+    assert alive(rig, 3.0, "host", "host3") == HostsRegistered()
 
 
 def test_the_first_to_report_a_compute_node_keeps_it(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
