@@ -158,10 +158,17 @@ def hold_of_source(instance: CellInstance, move: CellMigration, source: AttemptR
 
 
 def _residue(instance: CellInstance, attempt: AttemptRecord, cleanup: PendingOperation) -> list[RecordedHold]:
-    """Return the hold of a residue: the amounts in the host's own tree, without those of sharing providers."""
+    """Return the hold of the residue that a cleanup releases."""
     if attempt.encoded_selection is None:
         return []
-    uuid = msgspec.json.decode(cleanup.payload, type=CleanStep).residue_uuid
+    return hold_of_residue(instance, attempt, msgspec.json.decode(cleanup.payload, type=CleanStep).residue_uuid)
+
+
+def hold_of_residue(instance: CellInstance, attempt: AttemptRecord, uuid: str | None = None) -> list[RecordedHold]:
+    """Return the hold of a residue: the amounts in the host's own tree, without those of sharing providers.
+
+    :param uuid: the consumer that holds the residue, if its uuid is not the attempt's id.
+    """
     amounts, pools = _amounts(attempt.selection.allocation_request), attempt.selection.shared_providers
     of_host = Counter({pair: amount for pair, amount in amounts.items() if pair[0] not in pools})
     return _hold(
@@ -171,6 +178,8 @@ def _residue(instance: CellInstance, attempt: AttemptRecord, cleanup: PendingOpe
         consumer_uuid=uuid or attempt.attempt_id,
         consumer_type="RESIDUE",
         claim_id=None,
+        accepted_by=attempt.attempt_id,
+        accepted_host=attempt.host,
         migration_of=None if uuid in (None, attempt.attempt_id) else instance.uuid,
         group=None,
         isolated={},

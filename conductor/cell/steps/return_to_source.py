@@ -6,7 +6,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from conductor.cell.context import CellPart
-from conductor.cell.holds import hold_of_source
+from conductor.cell.holds import hold_of_residue, hold_of_source
 from conductor.cell.payloads import GiveBackStep, RestartStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
@@ -46,18 +46,19 @@ class ReturnToSource(CellPart):
             ended = send_end(self._cell, operation, payload, migration, failed, "revert", *named)
         except (errors.ClaimReleased, errors.ConsumerNotFound, errors.InvalidState) as fault:
             consumer = find_consumer(self._cell.placement, instance.uuid)
+            has_accepted = consumer is not None and consumer.claim_id == failed.claim and consumer.accepted_by
             if consumer is not None and consumer.claim_id == source.claim:
                 # Only the end of this move gives the source's claim back. So an earlier try has ended it, and its
                 # stored answer has expired. It may have named a residue: a cleanup finds out.
-                residue = failed.attempt_id if payload.fate == "unknown" else None
+                residue = None if payload.fate == "gone" else failed.attempt_id
                 ended = MoveEnded(claim_id=source.claim, consumer_generation=consumer.generation, residue_uuid=residue)
-            elif (claimed := self._claim_again(operation, payload, instance, migration, source, failed)) is not None:
-                ended = claimed
-            elif payload.fate == "unstarted" and isinstance(fault, errors.InvalidState):
+            elif payload.fate == "unstarted" and has_accepted:
                 # The destination has accepted the claim after all: it is building, and its report decides.
                 return partial(
                     FallBack(self._cell).wait_for_accepted, operation, payload.failed, payload.reason or str(fault)
                 )
+            elif (claimed := self._claim_again(operation, payload, instance, migration, source, failed)) is not None:
+                ended = claimed
             else:
                 raise
         return partial(self._returned, operation, payload, ended) if isinstance(ended, MoveEnded) else ended
@@ -73,28 +74,32 @@ class ReturnToSource(CellPart):
     ) -> MoveEnded | None:
         """Claim the source as recorded, if another client has released what one side of the move held; else None.
 
-        What the migration holds of the source is released in the same write, and so is the destination if its guest is
-        gone.
+        What the migration holds of the source is released in the same write, and so is the destination. A residue holds
+        its amounts unless its guest is gone: the host may accept the claim until this write.
 
         :raises MoorageError: the source has no room any more, or the store does not answer: the step is repeated.
         """
         found = [find_consumer(self._cell.placement, uuid) for uuid in (instance.uuid, migration.uuid)]
         consumer, holder = found
-        releasable = (None, failed.claim) if payload.fate == "gone" else (None,)
-        if consumer is None or consumer.claim_id not in releasable:
-            return None  # it has another claim, or its destination may be in use
+        if consumer is None or consumer.claim_id not in (None, failed.claim):
+            return None  # it has another claim
         if source.encoded_selection is None:
             return None  # an earlier version has lost it
         if holder is not None:
             is_residue = holder.claim_id is None and holder.accepted_by is not None
             if is_residue or holder.claim_id not in (None, source.claim):
                 return None
+        is_left = consumer.claim_id is not None and payload.fate != "gone"
+        if is_left and holder is not None and holder.claim_id is not None:
+            return None  # both sides have their claims: the store has another reason to refuse
+        seen = {each.uuid: SeenConsumer(generation=each.generation, claim_id=each.claim_id) for each in found if each}
+        residue = hold_of_residue(instance, failed) if is_left else []
         message = HealConsumers(
-            request_id=operation.derived("claim_again", *(each and each.generation for each in found)),
-            seen={
-                each.uuid: SeenConsumer(generation=each.generation, claim_id=each.claim_id) for each in found if each
-            },
-            holds=tuple(hold_of_source(instance, migration, source)),
+            request_id=operation.derived(
+                "claim_again", payload.failed, payload.fate, *(each and each.generation for each in found)
+            ),
+            seen=seen | {hold.consumer_uuid: SeenConsumer() for hold in residue},
+            holds=(*hold_of_source(instance, migration, source), *residue),
             for_good=() if holder is None else (migration.uuid,),
         )
         healed = self._cell.placement.call(message)
@@ -102,9 +107,9 @@ class ReturnToSource(CellPart):
             "Instance %s has claimed its source again, because another client had released a part", instance.uuid
         )
         # The destination may have accepted its claim before that was released: a cleanup finds out.
-        residue = None if payload.fate == "gone" else failed.attempt_id
+        left = None if payload.fate == "gone" else failed.attempt_id
         return MoveEnded(
-            claim_id=source.claim, consumer_generation=healed.generations[instance.uuid], residue_uuid=residue
+            claim_id=source.claim, consumer_generation=healed.generations[instance.uuid], residue_uuid=left
         )
 
     def _returned(
