@@ -10,13 +10,14 @@ from moorage.model import HostState
 class Targets(SuperPart):
     """Checks that a host can be the target or source of a move now. The scheduler's decision finds later changes.
 
-    Both methods raise ``HostNotFound`` for an unknown host, and ``Unavailable`` if no scheduler answers.
+    Both methods raise ``Unavailable`` if no scheduler answers.
     """
 
     def check(self, host: str | None, cell_uuid: str, *, leaving: str | None = None) -> None:
         """Refuse a target host that an instance of this cell cannot go to; null leaves the choice to the scheduler.
 
         :param leaving: the host that the instance must leave, which cannot be the target.
+        :raises HostNotFound: the host is unknown.
         :raises InvalidState: the host is in another cell, is the host to leave, is down or is disabled.
         """
         if host is None:
@@ -31,11 +32,13 @@ class Targets(SuperPart):
             raise errors.InvalidState(reason=f"host {host} is disabled{why}")
 
     def require_down(self, host: str, cell_uuid: str) -> None:
-        """Refuse an evacuation from a host that no operator has forced down.
+        """Refuse an evacuation from a host that no operator has forced down; the cell decides about a deleted host.
 
         :raises InvalidState: the host is not forced down.
         """
-        if not all(node.forced_down for node in self._nodes(host, cell_uuid)):
+        found = self._super.scheduler_client.call(ListHosts(service_host=host))
+        nodes = [node for node in found if node.cell_uuid == cell_uuid]
+        if not all(node.forced_down for node in nodes):
             raise not_forced_down(host)
 
     def _nodes(self, host: str, cell_uuid: str) -> list[HostState]:

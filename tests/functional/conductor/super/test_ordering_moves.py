@@ -222,6 +222,13 @@ def test_an_instance_is_evacuated_only_from_a_host_that_is_forced_down(world: Mo
     assert world.scheduler.requests[-1].move.kind == "evacuation"
 
 
+def test_the_cell_decides_about_an_evacuation_from_a_host_that_the_schedulers_do_not_know(world: MovingWorld) -> None:
+    uuid = world.active()
+    world.scheduler.states = [host_state("b"), host_state("a", cell_uuid=ids.fresh())]
+
+    world.comes_to(world.evacuate(uuid, host="b"), "moved")
+
+
 def test_an_order_whose_cell_does_not_answer_is_refused_and_changes_nothing(world: MovingWorld) -> None:
     uuid = world.active()
     world.servers.pop(f"conductor.{CELL_1.uuid}").stop()

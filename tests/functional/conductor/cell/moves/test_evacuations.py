@@ -1,11 +1,13 @@
 """Test in a cell that an evacuation starts no guest while its source is not forced down, and does not wait for it."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
 from msgspec import structs
 from support.conductor.builders import FakeAgent, FakePlacement, World, node, report, wait_until
+from support.conductor.host_reports import report_hosts
 from support.conductor.moving_instances import Mover, becomes, built, shown
 
 from moorage import errors, ids
@@ -34,6 +36,27 @@ def test_an_evacuation_of_a_host_that_is_not_declared_down_is_refused(world: Wor
         Mover(world, uuid, "evacuation").prepare()
 
     assert shown(world, uuid) == before
+
+
+def test_an_evacuation_of_a_deleted_host_is_prepared_only_if_the_host_is_silent(world: World) -> None:
+    world.conf.set_override("host_down_after", 0.2, group="scheduler")
+    world.restart("cell")
+    uuid = built(world)
+    report_hosts(world, hosts=(report("a"),))
+    world.placement.deleted_hosts = {"a"}
+    with world.records.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE cell_hosts SET last_seen = last_seen + 30")
+
+    with pytest.raises(errors.InvalidState, match="host a has no record"):
+        Mover(world, uuid, "evacuation").prepare()
+
+    with world.records.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE cell_hosts SET last_seen = last_seen - 60")
+    time.sleep(0.4)
+    move = Mover(world, uuid, "evacuation")
+    move.move("b")
+    wait_until(lambda: move.shown().state == "confirmed")
+    assert becomes(world, uuid, "active").host == "b"
 
 
 def test_an_evacuation_is_neither_prepared_nor_refused_while_it_is_unknown_whether_its_host_is_declared_down(
