@@ -203,7 +203,8 @@ def _leaving(operation: Operation) -> int | None:
             return swapping.failed if swapping.fate == "unknown" else None
         case _, "give_back":
             giving = operation.read(GiveBackStep)
-            return giving.failed if giving.fate == "unknown" else None
+            # If another client has released the source, the guest of an unstarted attempt may get a residue too.
+            return giving.failed if giving.fate != "gone" else None
         case _, "release" if operation.kind in (BUILD, UNSHELVE):
             releasing = operation.read(ReleaseStep)
             return releasing.failed if releasing.fate == "unknown" else None

@@ -10,6 +10,7 @@ from moorage import failpoints, ids
 from moorage.messages import (
     AcceptClaim,
     BuildFailedInCell,
+    DeleteInstance,
     EvacuateInstance,
     ListOperations,
     MigrateInstance,
@@ -110,6 +111,29 @@ def test_an_evacuation_that_was_not_begun_returns_unless_its_destination_has_acc
     assert ("it is broken" if is_accepted else "not forced down") in str(
         room.migration_becomes(migration_uuid, "failed").reason
     )
+
+
+def test_a_deletion_releases_the_residue_of_a_return_that_it_has_interrupted(stage: PooledRoom) -> None:
+    room, troubles, order = stage.room, Troubles(), ids.fresh()
+    server = room.build()
+
+    def is_back() -> None:
+        room.take_away(room.migration_of(server))
+        room.force_down("source", False)
+
+    def is_unwanted() -> None:
+        room.order(DeleteInstance(request_id=ids.fresh(), instance_uuid=server))
+
+    troubles.arm(order, "step.move.start.begin", is_back)
+    troubles.arm(order, "step.move.give_back.done", is_unwanted)
+    room.force_down("source")
+    with failpoints.observed(troubles):
+        room.order(EvacuateInstance(request_id=order, instance_uuid=server))
+        room.becomes(server, "deleted")
+
+    assert not troubles.disarm(order)
+    room.until(lambda: not room.pending(server), "the cleanup to end")
+    stage.comes_to_hold(server)
 
 
 def steps(stage: PooledRoom, server: str) -> set[str]:
