@@ -14,6 +14,17 @@ from placement_store.schema import MAIN
 @pytest.fixture(scope="package")
 def cloud(migrated_mariadb: OnMariaDB, fresh_vhosts: Iterator[str]) -> Iterator[FaultyCloud]:
     """A cloud in which each role is a separate process."""
-    with unlogged(), FaultyCloud(next(fresh_vhosts), migrated_mariadb.url(MAIN, CONDUCTOR, CELL)) as begun:
+    with FaultyCloud(next(fresh_vhosts), migrated_mariadb.url(MAIN, CONDUCTOR, CELL)) as begun:
         begun.begin()
         yield begun
+
+
+@pytest.fixture(autouse=True)
+def _unlogged() -> Iterator[None]:
+    """Log nothing during each test of this folder.
+
+    The cloud exists until the end of the session, because the folder is no package of Python: meanwhile, tests of other
+    folders read the log.
+    """
+    with unlogged():
+        yield
