@@ -39,9 +39,9 @@ CLOUDS = HERE / "external"
 #: begun it, no other worker takes tests from it.
 LONGEST_CLOUDS = ("test_killed_processes.py", "test_servers_killed_under_load.py")
 
-#: The environment variable with the path of a file to which each run of tests appends its failures. `.ci/run` prints
-#: the file at the end of its output, of which readers may get the end only.
-FAILURES = "FILE_OF_FAILURES"
+#: A file to which each run of tests appends its failures. `.ci/run` prints it at the end of its output, of which
+#: readers may get the end only. The variable is removed: a test may run other tests, on a copy broken on purpose.
+FILE_OF_FAILURES = os.environ.pop("FILE_OF_FAILURES", None)
 LINES_OF_FAILURE = 15
 
 
@@ -200,13 +200,11 @@ def _files_of_clouds(items: Sequence[pytest.Item]) -> list[list[pytest.Item]]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Append the names of the tests that failed, and the last lines of their tracebacks, to the file of failures."""
-    if FAILURES not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
-        return
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-    assert terminal is not None
-    reports = terminal.stats
-    with Path(os.environ[FAILURES]).open("a", encoding="utf-8") as failures:
-        for report in [*reports.get("failed", ()), *reports.get("error", ())]:
+    if FILE_OF_FAILURES is None or terminal is None:
+        return
+    with Path(FILE_OF_FAILURES).open("a", encoding="utf-8") as failures:
+        for report in [*terminal.stats.get("failed", ()), *terminal.stats.get("error", ())]:
             lines = [line[:200] for line in report.longreprtext.splitlines()[-LINES_OF_FAILURE:]]
             failures.write("\n".join([f"--- {report.nodeid} ({report.when})", *lines, ""]))
 
