@@ -327,7 +327,7 @@ def _timed(ask: Callable[[], T], name: str, hosts: int) -> T:
         seconds = min(seconds, time.monotonic() - begun)
     _require(
         seconds <= _LONGEST_ANSWER,
-        f"{name} takes {seconds:.1f} s for {hosts} hosts: a scheduler gives up after [scheduler] plugin_timeout",
+        f"{name} takes {seconds:.1f} s for a question about {hosts} hosts, and has [scheduler] plugin_timeout for all",
     )
     return answer
 
