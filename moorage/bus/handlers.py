@@ -38,10 +38,11 @@ M = TypeVar("M")
 class LaterCalls:
     """Several calls of one message whose handling may take long: one separate thread ends them together.
 
-    :param end: sets the outcome of each call; yields those that have one at the same time, as soon as they have it.
+    :param end: sets the outcome of each call; yields those that have one at the same time, as soon as they have it,
+        each with None; or with a function, if the call must be ended alone after all.
     """
 
-    end: Callable[[], Iterator[Sequence[BatchItem[Any, Any]]]]
+    end: Callable[[], Iterator[Mapping[BatchItem[Any, Any], Callable[[], Any] | None]]]
 
 
 #: Sets the answer or the error of each of several messages of one method, within bounded time. For each message it
@@ -130,30 +131,38 @@ class _Begun:
 class LaterAnswers:
     """The answers to several calls of one message, which a separate thread handles together."""
 
-    def __init__(self, calls: LaterCalls, end: Callable[[_Begun], Answer]) -> None:
+    def __init__(
+        self,
+        calls: LaterCalls,
+        end: Callable[[_Begun], Answer],
+        end_alone: Callable[[_Begun, Callable[[], Any]], Answer],
+    ) -> None:
         self._calls = calls
         self._end = end
+        self._end_alone = end_alone
         self._begun: dict[BatchItem[Any, Any], tuple[int, _Begun]] = {}
 
     def add(self, position: int, begun: _Begun) -> None:
         """Add a call at a position in its message."""
         self._begun[begun.item] = position, begun
 
-    def portions(self) -> Iterator[list[tuple[int, Answer]]]:
-        """Handle the calls, and yield their answers, each with the position of its call, as soon as they are known."""
+    def portions(self) -> Iterator[list[tuple[int, Answer | Callable[[], Answer]]]]:
+        """Handle the calls; yield, with the position of each, its answer or a function that handles it alone."""
         try:
-            for items in self._calls.end():
-                yield [self._answer(item) for item in items]
+            for ended in self._calls.end():
+                yield [self._answer(item, handle) for item, handle in ended.items()]
         except Exception as fault:  # noqa: BLE001 - it is the answer to the calls that have none
             for item in self._begun:
                 if not item.is_done:
                     item.fail(fault)
         if self._begun:
-            yield [self._answer(item) for item in list(self._begun)]
+            yield [self._answer(item, None) for item in list(self._begun)]
 
-    def _answer(self, item: BatchItem[Any, Any]) -> tuple[int, Answer]:
+    def _answer(
+        self, item: BatchItem[Any, Any], handle: Callable[[], Any] | None
+    ) -> tuple[int, Answer | Callable[[], Answer]]:
         position, begun = self._begun.pop(item)
-        return position, self._end(begun)
+        return position, self._end(begun) if handle is None else partial(self._end_alone, begun, handle)
 
 
 class Endpoint:
@@ -228,7 +237,7 @@ class Endpoint:
             elif (handle := next(unanswered)) is None:
                 answers.append(self._end(each))
             elif isinstance(handle, LaterCalls):
-                together = later.setdefault(handle, LaterAnswers(handle, self._end))
+                together = later.setdefault(handle, LaterAnswers(handle, self._end, self._alone))
                 together.add(position, each)
                 answers.append(together)
             else:

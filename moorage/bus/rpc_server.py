@@ -111,32 +111,35 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
     def _process_many(self, endpoint: Endpoint, calls: Sequence[Any]) -> None:
         """Handle calls that came in one message, and answer them in one message; slow calls run in other threads."""
         found = endpoint.answer_many([ReceivedCall(call.ctxt, call.message.get("args") or {}) for call in calls])
-        answered = [(call, answer) for call, answer in zip(calls, found, strict=True) if isinstance(answer, Answer)]
-        alone = [
-            partial(self._process_alone, call, answer)
-            for call, answer in zip(calls, found, strict=True)
-            if not isinstance(answer, Answer | LaterAnswers)
+        together = dict.fromkeys(answers for answers in found if isinstance(answers, LaterAnswers))
+        self._give(
+            [pair for pair in zip(calls, found, strict=True) if not isinstance(pair[1], LaterAnswers)],
+            [partial(self._process_together, calls, answers) for answers in together],
+        )
+
+    def _process_together(self, calls: Sequence[Any], answers: LaterAnswers) -> None:
+        for portion in answers.portions():
+            _logged(self._give, [(calls[position], answer) for position, answer in portion])
+
+    def _give(self, pairs: Sequence[tuple[Any, Any]], further: Sequence[Callable[[], None]] = ()) -> None:
+        """Send the known answers of calls in one message; handle the other calls in separate threads."""
+        alone: list[Callable[[], None]] = [
+            partial(self._process_alone, call, handle) for call, handle in pairs if not isinstance(handle, Answer)
         ]
-        together = dict.fromkeys(answer for answer in found if isinstance(answer, LaterAnswers))
-        here = []
-        for work in [*alone, *(partial(self._process_together, calls, answers) for answers in together)]:
+        here: list[Callable[[], None]] = []
+        for work in [*alone, *further]:
             try:
                 self._submit(work)
             except RuntimeError:  # the pool is stopping and accepts no more work
                 here.append(work)
-        calls[0].reply_with(answered)
+        if answered := [(call, answer) for call, answer in pairs if isinstance(answer, Answer)]:
+            answered[0][0].reply_with(answered)
         for work in here:
             work()
 
     @staticmethod
     def _process_alone(call: Any, handle: Callable[[], Answer]) -> None:
         call.reply_with([(call, handle())])
-
-    @staticmethod
-    def _process_together(calls: Sequence[Any], answers: LaterAnswers) -> None:
-        for portion in answers.portions():
-            answered = [(calls[position], answer) for position, answer in portion]
-            _logged(calls[0].reply_with, answered)
 
     def _submit(self, work: Callable[..., None], *arguments: Any) -> None:
         with self._changed:

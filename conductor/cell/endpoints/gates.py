@@ -77,8 +77,8 @@ class CellGates(CellPart):
 
     def _accept_many(
         self, calls: Sequence[BatchItem[AcceptInCell, Done]]
-    ) -> Iterator[Sequence[BatchItem[AcceptInCell, Done]]]:
-        """Do the store's part of the first gate and record it for several calls; yield those that have an outcome."""
+    ) -> Iterator[dict[BatchItem[AcceptInCell, Done], Callable[[], Done] | None]]:
+        """Do the store's part of the first gate and record it for several calls; see :class:`LaterCalls`."""
         of: dict[BatchItem[Any, Any], BatchItem[AcceptInCell, Done]] = {
             BatchItem(_in_store(call.value), call.context): call for call in calls
         }
@@ -90,32 +90,27 @@ class CellGates(CellPart):
                         accepted.append(of[asked])
                     else:
                         of[asked].fail(asked.error)
-                later = self._record_acceptances(accepted)
-                yield [of[asked] for asked in portion if of[asked] not in later]
-                # One after another: each may wait for a locked row.
-                for call, record in later.items():
-                    call.do(lambda _message, record=record: record() or Done())  # type: ignore[misc]
-                    yield [call]
+                yield dict.fromkeys(of[asked] for asked in portion) | self._record_acceptances(accepted)
         except CircuitOpen:
             for call in calls:
                 call.fail(_not_now(call.value))
-            yield calls
+            yield dict.fromkeys(calls)
 
     def _record_acceptances(
         self, calls: Sequence[BatchItem[AcceptInCell, Done]]
-    ) -> dict[BatchItem[AcceptInCell, Done], Callable[[], None]]:
-        """Record that attempts have passed the first gate; return the calls that must be recorded alone, and how."""
+    ) -> dict[BatchItem[AcceptInCell, Done], Callable[[], Done] | None]:
+        """Record that attempts have passed the first gate; a call gets a function if its row may be locked for long."""
         records: list[BatchItem[AcceptInCell, None]] = [BatchItem(call.value, call.context) for call in calls]
-        later = {}
+        ends: dict[BatchItem[AcceptInCell, Done], Callable[[], Done] | None] = dict.fromkeys(calls)
         alone = self._cell.gates.acceptances.do_many(records)
         for call, record, record_alone in zip(calls, records, alone, strict=True):
             if record_alone is not None:
-                later[call] = record_alone
+                ends[call] = partial(_done_after, record_alone)
             elif record.error is not None:
                 call.fail(record.error)
             else:
                 call.succeed(Done())
-        return later
+        return ends
 
     def _was_accepted(self, seen: AttemptAtGate) -> bool:
         """Return whether a claim was accepted before; the guest is being moved away.
@@ -248,6 +243,11 @@ def _in_store(message: AcceptInCell) -> AcceptClaim:
         attempt_id=message.attempt_id,
         host=message.host,
     )
+
+
+def _done_after(record: Callable[[], None]) -> Done:
+    record()
+    return Done()
 
 
 def _not_now(message: AcceptInCell) -> errors.RequestInProgress:

@@ -28,8 +28,9 @@ from conductor.engine.steps import BUILD, Backoff, NewOperation, NoPayload, Supe
 from conductor.schema import cell_failed_builds, cell_hosts, cell_operations
 from moorage import errors, ids
 from moorage.batches import BatchItem
+from moorage.bus.bus import LaterCalls
 from moorage.db.database import Database
-from moorage.messages import AcceptClaim, AcceptInCell, BuildFinished, InstanceBuild
+from moorage.messages import AcceptClaim, AcceptInCell, BuildFinished, Done, InstanceBuild
 
 #: How an instance, its attempt and the message differ from those of a build that goes well.
 STORIES = ("well", "accepted", "reported", "in error", "deleting", "failed", "another claim", "returning", "unknown")
@@ -227,6 +228,29 @@ def test_calls_of_one_message_have_the_answers_and_records_of_single_calls(
     assert len(one.accepted) == len(other.accepted)
     assert one.accepted or gate == "finish" or store_is_silent or "well" not in stories
     assert [one.state(built) for built in many] == [other.state(built) for built in single]
+
+
+def test_an_attempt_whose_row_is_locked_does_not_delay_the_others_of_its_message(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = Cell(database)
+    built = [cell.build("well") for _ in range(2)]
+    calls: list[BatchItem[Any, Any]] = [BatchItem(each.accept()) for each in built]
+    may_go_on = threading.Event()
+
+    def record_alone() -> None:
+        assert may_go_on.wait(0.0), "only a thread of its own may wait for the row"
+
+    # The shared transaction has waited for the locked row in vain: each record must be made alone.
+    monkeypatch.setattr(
+        cell.gates, "acceptances", SimpleNamespace(do_many=lambda records: [record_alone] * len(records))
+    )
+    [later] = {end for end in cell.endpoint.accept_many(calls) if isinstance(end, LaterCalls)}
+
+    portions = list(later.end())
+
+    may_go_on.set()
+    assert [end() for portion in portions for end in portion.values() if end is not None] == [Done(), Done()]
 
 
 def test_ends_of_builds_in_one_message_cost_as_many_statements_as_a_single_end(database: Database) -> None:

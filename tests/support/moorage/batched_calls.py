@@ -31,7 +31,12 @@ def handle_together(
         if end is not None and not isinstance(end, LaterCalls):
             call.do(lambda _message, end=end: end())  # type: ignore[misc]
     for later in {end for end in ends if isinstance(end, LaterCalls)}:
-        ended = [call for portion in later.end() for call in portion]
+        ended: list[BatchItem[Any, Any]] = []
+        for portion in later.end():
+            ended += portion
+            for call, end_alone in portion.items():
+                if end_alone is not None:
+                    call.do(lambda _message, end=end_alone: end())  # type: ignore[misc]
         assert set(ended) == {call for call, end in zip(calls, ends, strict=True) if end is later}
         assert len(ended) == len(set(ended))
     return [outcome_of(call.outcome) for call in calls]

@@ -75,14 +75,14 @@ def test_calls_that_end_later_together_are_answered_at_their_positions_and_all_g
     def end_later(items: Sequence[BatchItem[Any, Any]]) -> list[Callable[[], Any] | LaterCalls | None]:
         items[0].succeed([])
 
-        def end() -> Iterator[Sequence[BatchItem[Any, Any]]]:
+        def end() -> Iterator[dict[BatchItem[Any, Any], Callable[[], Any] | None]]:
             items[2].succeed([])
-            yield [items[2]]
+            yield {items[2]: None}
             if fails:
                 raise errors.InvalidState(reason="not now")
             items[1].fail(errors.CellNotFound(name="one"))
             items[3].succeed([])
-            yield [items[3], items[1]]
+            yield {items[3]: None, items[1]: None}
 
         later = LaterCalls(end)
         return [None, later, later, later]
