@@ -89,14 +89,10 @@ class MigrationNotFound(NotFound, code="moorage.not_found.migration"):
 
 
 class AlreadyExists(CallerError, code="moorage.already_exists"):
-    """There is already a {kind} {name}."""
+    """The {kind} {name} exists already."""
 
     kind: str
     name: str
-
-    def __str__(self) -> str:
-        article = "an" if str(self.data.get("kind")).startswith(tuple("aeiou")) else "a"
-        return super().__str__().replace(" a ", f" {article} ", 1)
 
 
 class ZoneConflict(CallerError, code="moorage.zone_conflict"):

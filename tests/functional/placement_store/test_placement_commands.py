@@ -60,7 +60,7 @@ def test_a_cell_is_renamed_and_its_urls_are_changed_one_by_one(operator: Operato
 
 def test_an_invalid_change_of_a_cell_is_refused(operator: Operator, tmp_path: Path) -> None:
     before = operator.cells()
-    assert "There is already a cell cell1." in operator.is_refused("cell set cell0 --name cell1")
+    assert "The cell cell1 exists already." in operator.is_refused("cell set cell0 --name cell1")
     assert "There is no cell none." in operator.is_refused("cell set none --name cell2")
     assert "give at least one change" in operator.is_refused("cell set cell0")
     unreachable = f"sqlite:///{tmp_path}/no/such/folder.sqlite"

@@ -178,7 +178,7 @@ def test_an_existing_cell_is_refused_in_one_sentence(run: Any, database: Databas
     run("cell", "create", "cell1")
     status, _, err = run("cell", "create", "cell1")
     assert status != 0
-    assert "There is already a cell cell1." in err
+    assert "The cell cell1 exists already." in err
 
 
 def test_an_empty_bus_of_a_cell_is_that_of_the_main_configuration(run: Any, database: Database) -> None:

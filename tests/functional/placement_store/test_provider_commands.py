@@ -50,8 +50,8 @@ def test_an_invalid_change_of_a_provider_is_refused_in_one_sentence(operator: Op
     operator.types("resource provider create numa --parent-provider host1")
     nobody = ids.fresh()
 
-    assert refused("resource provider create host1") == "There is already a resource provider host1."
-    assert refused("resource provider create a --uuid", host) == f"There is already a resource provider {host}."
+    assert refused("resource provider create host1") == "The resource provider host1 exists already."
+    assert refused("resource provider create a --uuid", host) == f"The resource provider {host} exists already."
     assert refused("resource provider create a --uuid", "x").endswith("argument --uuid: 'x' is not a uuid")
     assert refused("resource provider create a --parent-provider b") == "There is no resource provider b."
     assert refused("resource provider show", nobody) == f"There is no resource provider {nobody}."
@@ -61,7 +61,7 @@ def test_an_invalid_change_of_a_provider_is_refused_in_one_sentence(operator: Op
     assert "give at least one change" in refused("resource provider set host1")
     assert "below" in refused("resource provider set host1 --parent-provider numa")
     assert "not allowed with" in refused("resource provider set numa --no-parent-provider --parent-provider host1")
-    assert refused("resource provider set numa --name host1") == "There is already a resource provider host1."
+    assert refused("resource provider set numa --name host1") == "The resource provider host1 exists already."
     assert operator.types("resource provider show host1")["parent_provider_uuid"] is None
 
 
@@ -230,7 +230,7 @@ def test_aggregates_of_a_provider_are_set_and_listed(operator: Operator) -> None
 def test_resource_classes_are_created_and_deleted(operator: Operator) -> None:
     operator.does("resource class create CUSTOM_FPGA")
     refused = operator.is_refused
-    assert refused("resource class create CUSTOM_FPGA") == "There is already a resource class CUSTOM_FPGA."
+    assert refused("resource class create CUSTOM_FPGA") == "The resource class CUSTOM_FPGA exists already."
     operator.does("resource class set CUSTOM_FPGA")
     assert operator.types("resource class show CUSTOM_FPGA") == {"name": "CUSTOM_FPGA"}
     assert {"CUSTOM_FPGA", "VCPU"} <= set(names(operator.types("resource class list")))

@@ -31,7 +31,7 @@ def test_an_invalid_server_group_is_refused_in_one_sentence(operator: Operator) 
     group = operator.types("server-group create db --policy affinity --project p")["uuid"]
 
     again = refused("server-group create db --policy affinity --project p --uuid", group)
-    assert again == f"There is already a server group {group}."
+    assert again == f"The server group {group} exists already."
     assert refused("server-group show", nobody) == f"There is no server group {nobody}."
     assert refused("server-group delete", nobody) == f"There is no server group {nobody}."
     assert "invalid choice: 'near'" in refused("server-group create db --policy near --project p")

@@ -65,7 +65,7 @@ def test_invalid_commands_are_refused_with_the_reason(operator: Operator) -> Non
     operator.types("aggregate", "add-host", "east", "host1")
     for said, words in {
         "There is no host aggregate nothing": ("show", "nothing"),
-        "There is already a host aggregate east": ("create", "east"),
+        "The host aggregate east exists already": ("create", "east"),
         "There is no host nobody": ("add-host", "east", "nobody"),
         "There is no host host2 in aggregate east": ("remove-host", "east", "host2"),
         "1 host(s), and is only deleted with force": ("delete", "east"),

@@ -76,9 +76,9 @@ def test_a_parent_catches_its_children() -> None:
 
 
 def test_the_article_before_a_kind_fits_it() -> None:
-    assert str(errors.AlreadyExists(kind="inventory", name="VCPU")) == "There is already an inventory VCPU."
-    assert str(errors.AlreadyExists(kind="cell", name="a cell1")) == "There is already a cell a cell1."
-    assert str(errors.AlreadyExists()) == "There is already a ? ?."  # type: ignore[call-arg]
+    assert str(errors.AlreadyExists(kind="inventory", name="VCPU")) == "The inventory VCPU exists already."
+    assert str(errors.AlreadyExists(kind="cell", name="a cell1")) == "The cell a cell1 exists already."
+    assert str(errors.AlreadyExists()) == "The ? ? exists already."  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
