@@ -46,7 +46,8 @@ def _silence_warnings() -> None:
     It takes more than ten calls at once for a leak, and warns about more than thirty connections, and about each
     message that arrives while a channel is closed, which happens at the end of every run.
     """
-    for name in ("amqp", "oslo_messaging._drivers.amqpdriver", "oslo_messaging._drivers.pool"):
+    # The name of the last one differs from that of its module.
+    for name in ("amqp", "oslo_messaging._drivers.amqpdriver", "oslo.messaging._drivers.pool"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 

@@ -34,3 +34,6 @@ def enveloped(body: dict[str, Any]) -> dict[str, str]:
 serialization.register(  # type: ignore[no-untyped-call]
     "json", dumps, loads, content_type="application/json", content_encoding="utf-8"
 )
+# The messaging library names no serializer, and the AMQP library took its own encoder as the default when it was
+# imported.
+serialization.registry._set_default_serializer("json")  # type: ignore[no-untyped-call]  # noqa: SLF001
