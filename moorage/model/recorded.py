@@ -25,7 +25,8 @@ class RecordedHold(Value, frozen=True, kw_only=True):
     #: The attempt whose host has accepted the claim, and that host; null where no acceptance is recorded.
     accepted_by: Uuid | None = None
     accepted_host: Name | None = None
-    allocations: Annotated[dict[Uuid, ProviderAmounts], Meta(min_length=1, max_length=256)]
+    #: Empty for a claim whose amounts the store cannot hold any more; up to 1.8 never.
+    allocations: Annotated[dict[Uuid, ProviderAmounts], Meta(max_length=256)]
     pools: Annotated[tuple[Uuid, ...], Meta(max_length=256)] = ()
     project_id: Name
     user_id: Name

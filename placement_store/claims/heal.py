@@ -45,7 +45,7 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     :raises ConsumerGenerationConflict: a consumer has another generation or claim than the caller has seen.
     :raises ConsumerDeleted: a recorded consumer has been deleted for good, or its guest is known to be gone.
     :raises InvalidRequest: a recorded consumer was not seen, or is to be deleted as well.
-    :raises ProviderNotFound: a host's own provider does not exist.
+    :raises ProviderNotFound: a host's own provider does not exist, and the hold has amounts.
     :raises InvalidState: a pool does not exist, and the consumer does not have its amounts elsewhere.
     :raises CapacityExceeded: the missing amounts do not fit.
     :raises GroupRuleRefused: the rule of a server group forbids a member on its host.
@@ -102,6 +102,8 @@ def _require_consistent(message: HealConsumers, holds: Mapping[str, RecordedHold
             raise errors.InvalidRequest(path=f"$.holds[{number}]", reason="it is not said how the consumer was seen")
         if (hold.claim_id is None) != (hold.consumer_type == residues.RESIDUE):
             raise errors.InvalidRequest(path=f"$.holds[{number}].claim_id", reason="a residue alone has no claim")
+        if hold.claim_id is None and not hold.allocations:
+            raise errors.InvalidRequest(path=f"$.holds[{number}].allocations", reason="a residue has amounts")
         if hold.claim_id is None and hold.accepted_by is None:
             raise errors.InvalidRequest(path=f"$.holds[{number}].accepted_by", reason="a residue is an attempt's")
     for number, uuid in enumerate(message.for_good):
@@ -134,20 +136,23 @@ def _held(
         # Its host has reported that it has no guest of this attempt any more.
         raise errors.ConsumerDeleted(consumer_uuid=str(hold.accepted_by))
     root = keys.get(hold.root_provider_uuid)
-    if root is None:
+    # A claim without amounts needs no provider: the host may be lost, and its instance is to leave it.
+    if root is None and hold.allocations:
         raise errors.ProviderNotFound(name=hold.root_provider_uuid)
+    root_id = None if root is None else root.root_id
     own = None
     if holding is not None and _is_its_own(hold, holding):
-        own = replace(holding, root_provider_id=root.root_id)
-    before = Counter({} if own is None else own.amounts)
-    missing = _missing(connection, hold, own, root.root_id, keys, names, spare, beside)
+        own = replace(holding, root_provider_id=root_id)
+    before, missing = Counter({} if own is None else own.amounts), Counter[Pair]()
+    if root_id is not None and hold.allocations:
+        missing = _missing(connection, hold, own, root_id, keys, names, spare, beside)
     spare.subtract(missing)
     return ConsumerChange(
         uuid=hold.consumer_uuid,
         before=holding,
         after=before + missing,
-        named=frozenset({root.id}),
-        columns=_columns(hold, root.root_id, group_ids, own),
+        named=frozenset() if root is None else frozenset({root.id}),
+        columns=_columns(hold, root_id, group_ids, own),
         claimed=hold.claim_id is not None and (holding is None or holding.claim_id != hold.claim_id),
         # The record has the amounts of the claim: unit rules were verified when it was made.
         inherited=True,
@@ -323,7 +328,9 @@ def _spread(
     return +found
 
 
-def _columns(hold: RecordedHold, root_id: int, group_ids: Mapping[str, int], own: Holding | None) -> dict[str, Any]:
+def _columns(
+    hold: RecordedHold, root_id: int | None, group_ids: Mapping[str, int], own: Holding | None
+) -> dict[str, Any]:
     """Return the columns of a consumer as recorded; without a recorded group it stays in its present one."""
     # A reshape may have moved the isolated groups: the stored ones count.
     isolated = None if own is None or own.claim_id != hold.claim_id else own.isolated_groups

@@ -38,14 +38,17 @@ class CellMoves(CellPart):
         """Reserve an instance for a move, and return its current placement.
 
         :raises InvalidState: it cannot be moved in its state, its host is forced down and this is no evacuation, its
-            host is not forced down and this is an evacuation, or was deleted and has reported since, or the move was
-            cancelled before this order arrived.
+            host is not forced down and this is an evacuation, or the move was cancelled before this order arrived. A
+            deleted host counts as forced down once it is silent.
         :raises StoreUnavailable: this is an evacuation, and it is unknown whether its host is forced down.
         """
         evacuates = message.kind == "evacuation"
         forced_down = self._cell.forced_down.host_of(message.instance_uuid, evacuates=evacuates)
-        if evacuates and forced_down is not None:
-            self._require_gone_if_deleted(forced_down)
+        # Without a record no operator can mark the host. After the store was restored, a host that is newer than the
+        # backup is unknown until it describes itself again, and its guests run.
+        is_doubtful = evacuates and forced_down is not None and self._cell.hosts.may_live(forced_down)
+        if is_doubtful and self._cell.forced_down.surely_deleted(str(forced_down)):
+            raise _may_live(str(forced_down))
 
         def work(connection: Connection, _begun: list[Operation]) -> Placement:
             instance = self._cell.records.lock_known(connection, message.instance_uuid)
@@ -68,17 +71,6 @@ class CellMoves(CellPart):
             )
 
         return self._cell.requests.once(message, work)
-
-    def _require_gone_if_deleted(self, host: str) -> None:
-        """Refuse an evacuation from a host without a record that has reported: a restored store may have lost it.
-
-        :raises InvalidState: the host has been deleted, or lost, and may run.
-        """
-        if self._cell.hosts.why_silent(host) is None and self._cell.forced_down.deleted([host]):
-            raise errors.InvalidState(
-                reason=f"host {host} has no record, and reports to its cell, or did a moment ago: if it runs, its "
-                "agent registers it again; if it is certain that nothing runs there, wait until it counts as silent"
-            )
 
     def _movable(self, connection: Connection, instance: CellInstance, message: PrepareMoveInCell) -> AttemptRecord:
         states: tuple[InstanceState, ...] = ("active", "error") if message.kind == "evacuation" else ("active",)
@@ -218,6 +210,11 @@ class CellMoves(CellPart):
         return (instance.state, instance.migration_uuid) == ("moving", migration.uuid) and (
             migration.state == "placing"
         )
+
+
+def _may_live(host: str) -> errors.InvalidState:
+    reason = f"host {host} has no record and may be alive: an evacuation must wait until it is forced down, or silent"
+    return errors.InvalidState(reason=reason)
 
 
 def _require_its_move(instance: CellInstance, migration_uuid: str | None) -> None:

@@ -44,8 +44,18 @@ class ForcedDownHosts:
 
         :raises StoreUnavailable: the placement role does not answer.
         """
+        return self._surely(host)
+
+    def surely_deleted(self, host: str) -> bool:
+        """Return whether a host has no record, so that it cannot be forced down.
+
+        :raises StoreUnavailable: the placement role does not answer.
+        """
+        return self._surely(host, only_deleted=True)
+
+    def _surely(self, host: str, *, only_deleted: bool = False) -> bool:
         try:
-            return self._is_listed(host)
+            return self._is_listed(host, only_deleted=only_deleted)
         except errors.Unavailable as fault:
             # Not the error itself: a caller that gets NoReply from this cell would take the cell for silent.
             reason = f"it is unknown whether host {host} is forced down: {fault}"
@@ -60,8 +70,8 @@ class ForcedDownHosts:
             LOG.info("It is unknown which of %d silent host(s) were deleted: %s", len(hosts), fault)
             return ()
 
-    def _is_listed(self, host: str, *, or_disabled: bool = False) -> bool:
-        message = ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=(host,), or_disabled=or_disabled)
+    def _is_listed(self, host: str, **which: bool) -> bool:
+        message = ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=(host,), **which)
         return bool(self._placement.call(message))
 
     def host_of(self, instance_uuid: str, *, evacuates: bool = False) -> str | None:

@@ -244,6 +244,12 @@ class CellHosts:
             return None
         return f"the host has not reported for {age:.0f} s"
 
+    def may_live(self, service_host: str) -> bool:
+        """Return whether a host may be alive: it is not silent; without a record, it could still report itself."""
+        if self.why_silent(service_host) is not None:
+            return False
+        return self.agent_of(service_host) is not None or not self.reach.has_lasted()
+
     def has_reported_since(self, service_host: str, moment: float) -> bool:
         """Return whether a host may have reported after a moment of the database's clock; see ``_RECORDED_IN``."""
         last = self._database.read(lambda connection: connection.execute(_LAST_SEEN, self._of_host(service_host)).one())

@@ -32,7 +32,9 @@ class Targets(SuperPart):
             raise errors.InvalidState(reason=f"host {host} is disabled{why}")
 
     def require_down(self, host: str, cell_uuid: str) -> None:
-        """Refuse an evacuation from a host that no operator has forced down; the cell decides about a deleted host.
+        """Refuse an evacuation from a host that no operator has forced down.
+
+        A host without a record cannot be marked: its cell checks whether it is silent.
 
         :raises InvalidState: the host is not forced down.
         """

@@ -10,6 +10,7 @@ from conductor.engine.steps import ABORTED, MOVE, CommitStep, Ended, Next, Opera
 from conductor.super.held_consumers import without
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
+from conductor.super.scheduling import MAY_HAVE_CLAIMED, OWNER
 from conductor.super.steps.place_existing import (
     HandOverSelections,
     NotScheduled,
@@ -24,6 +25,7 @@ from moorage.messages import (
     CancelMoveInCell,
     DeleteAllocations,
     EndMove,
+    HealConsumers,
     MoveInCell,
     PrepareMoveInCell,
     PutAllocations,
@@ -37,7 +39,9 @@ from moorage.model import (
     MoveKind,
     Name,
     Placement,
+    RecordedHold,
     RequestSpec,
+    SeenConsumer,
     Uuid,
     Value,
 )
@@ -88,6 +92,8 @@ class SuperMoves(PlaceExisting):
             placement = self._super.cells.call(preparing.cell_uuid, message)
         except errors.MoorageError as fault:
             return self._not_prepared(operation, fault)
+        if preparing.kind == "evacuation":
+            self._claim_lost_source(operation, placement)
         following = self.first_step(_requested(placement, preparing), _move(placement, preparing, operation.uuid))
 
         def commit(connection: Connection) -> Outcome:
@@ -95,6 +101,36 @@ class SuperMoves(PlaceExisting):
             return Next("read", following)
 
         return commit
+
+    def _claim_lost_source(self, operation: Operation, placement: Placement) -> None:
+        """Give the recorded claim back to an instance that the store has lost, so that the move finds it.
+
+        With its amounts, if the store still has its host with room for them; otherwise without, because the instance is
+        to leave that host. If the store refuses both, the next step finds no claim to move.
+
+        :raises Unavailable: the placement role does not answer; the step is repeated with the same requests.
+        """
+        found = find_consumer(self._super.placement, operation.subject)
+        if found is not None and found.claim_id is not None:
+            return
+        seen = SeenConsumer() if found is None else SeenConsumer(generation=found.generation)
+        recorded = _hold_of_source(operation.subject, placement)
+        for hold in (recorded, structs.replace(recorded, allocations={}, pools=(), group=None)):
+            amounts = "amounts" if hold.allocations else "no amounts"
+            message = HealConsumers(
+                request_id=operation.derived("claim source", amounts, seen.generation),
+                seen={operation.subject: seen},
+                holds=(hold,),
+            )
+            try:
+                self._super.placement.call(message)
+            except MAY_HAVE_CLAIMED:
+                raise
+            except errors.MoorageError as fault:
+                LOG.warning("The claim of %s could not be restored with %s: %s", operation.subject, amounts, fault)
+            else:
+                LOG.warning("The store had lost the claim of %s: restored with %s", operation.subject, amounts)
+                return
 
     def abort(self, connection: Connection, instance_uuid: str, migration_uuid: str | None) -> list[Operation]:
         """End a move for which no claim is known yet, however long the scheduler does not answer.
@@ -221,6 +257,26 @@ class SuperMoves(PlaceExisting):
 def _requested(placement: Placement, preparing: PrepareMoveStep) -> RequestSpec:
     spec = within_cell(placement.request_spec, preparing.cell_uuid, preparing.host)
     return spec if preparing.flavor is None else structs.replace(spec, flavor=preparing.flavor)
+
+
+def _hold_of_source(instance_uuid: str, placement: Placement) -> RecordedHold:
+    """Return the hold of an instance at its present place."""
+    spec, selection = placement.request_spec, placement.selection
+    allocations = selection.allocation_request.allocations
+    return RecordedHold(
+        consumer_uuid=instance_uuid,
+        consumer_type="INSTANCE",
+        claim_id=placement.claim_id,
+        root_provider_uuid=selection.compute_node_uuid,
+        accepted_by=placement.attempt_id,
+        accepted_host=selection.service_host,
+        allocations=allocations,
+        pools=tuple(uuid for uuid in selection.shared_providers if uuid in allocations),
+        project_id=spec.project_id,
+        user_id=spec.user_id,
+        group=spec.server_group,
+        owner=OWNER,
+    )
 
 
 def _move(placement: Placement, preparing: PrepareMoveStep, migration_uuid: str) -> Move:
