@@ -1,6 +1,7 @@
 """Send orders to a cell's compute agents."""
 
 import logging
+from functools import partial
 from typing import TypeVar
 
 from msgspec import structs
@@ -24,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-#: The longest timeout of a probe, in seconds; no order waits for a probe.
+#: The longest timeout of a probe, in seconds.
 _PROBE_SECONDS = 2.0
 
 
@@ -95,7 +96,8 @@ class CellAgents:
         """Order a host to destroy the guest of an attempt; when this returns, the guest is gone.
 
         A silent host is not called, because a thread would wait for each of many dead hosts. But it is called if its
-        agent withholds it: its provider tree may be refused until this guest is gone.
+        agent withholds it: its provider tree may be refused until this guest is gone. If a host has missed heartbeats,
+        its agent is probed first: it may just have died, and a deletion would wait for the whole timeout of a call.
 
         :raises InvalidState: the host is silent.
         :raises MoorageError: the agent has raised it, or has not answered.
@@ -112,8 +114,9 @@ class CellAgents:
             attempt_id=attempt.attempt_id,
             claim_id=attempt.claim_id,
         )
+        is_late = silent is None and self._hosts.is_late(attempt.host)
         with context.bound(attempt_id=attempt.attempt_id):
-            self.call(self._present(attempt), message)
+            run_calls_here(self.calling(self._present(attempt), message, probes=is_late))
 
     def answers(self, attempt: AttemptRecord) -> bool:
         """Probe the agent of an attempt, and return whether it answers; an order to a dead one would wait for long."""
@@ -138,11 +141,17 @@ class CellAgents:
         """
         return run_calls_here(self.calling(agent, message))
 
-    def calling(self, agent: str, message: Message[R]) -> Calling[R]:
-        """Leave the sending of an order to the worker, and return its answer; raises as :meth:`call`."""
+    def calling(self, agent: str, message: Message[R], *, probes: bool = False) -> Calling[R]:
+        """Leave the sending of an order to the worker, and return its answer; raises as :meth:`call`.
+
+        :param probes: send the order only if the agent answers a probe.
+        """
         client = self._bus.client(self._topic, server=agent)
+        probe = partial(client.ping, self._probe_seconds)
         try:
-            with self.bulkheads.admit(agent, agent, lambda: client.ping(self._probe_seconds)):
+            with self.bulkheads.admit(agent, agent, probe):
+                if probes:
+                    yield probe
                 answer: R = yield StepCall(client, message)
                 return answer
         except CircuitOpen as silent:

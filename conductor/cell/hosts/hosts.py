@@ -250,6 +250,11 @@ class CellHosts:
             return False
         return self.agent_of(service_host) is not None or not self.reach.has_lasted()
 
+    def is_late(self, service_host: str) -> bool:
+        """Return whether a host has missed heartbeats, so that its agent may be dead; see ``_RECORDED_IN``."""
+        last = self._database.read(lambda connection: connection.execute(_LAST_SEEN, self._of_host(service_host)).one())
+        return last[2] is not None and last[2] > 2 * self._recorded_in
+
     def has_reported_since(self, service_host: str, moment: float) -> bool:
         """Return whether a host may have reported after a moment of the database's clock; see ``_RECORDED_IN``."""
         last = self._database.read(lambda connection: connection.execute(_LAST_SEEN, self._of_host(service_host)).one())
