@@ -4,7 +4,7 @@ import argparse
 import socket
 from collections.abc import Sequence
 
-from moorage import logs, tracing
+from moorage import errors, logs, tracing
 from moorage.cli.command import Argument, Configured, argument
 from moorage.service import process
 
@@ -46,13 +46,18 @@ class Serving(Configured):
 
         :param signals: the descriptor from which a worker process reads its signals.
         :param number: the number of a worker process, from 0.
-        :raises ConfigurationError: an option has an invalid value.
+        :raises ConfigurationError: an option has an invalid value, or no other process could reach the service.
         """
         from moorage.service.listener import Listener  # here, because it imports an HTTP server
 
         self.override("service", "metrics_port", parsed_args.metrics_port)
         tracing.configure(self.conf, logs.service_name(self.conf) or "service")
         try:
+            if (self.conf.transport_url or "").startswith("inproc:"):
+                raise errors.ConfigurationError(
+                    reason="transport_url: inproc:// does not leave this process, so nothing could reach the service. "
+                    "Set the URL of a RabbitMQ broker; `moorage demo` runs a whole cloud in one process"
+                )
             process.run(service, signals=signals, listener=Listener.configured(self.conf, number))
         finally:
             tracing.stop()

@@ -163,7 +163,7 @@ def test_lines_in_json_have_service_request_and_attempt(tmp_path: Path) -> None:
 
 def test_a_log_file_named_before_the_command_of_a_service_gets_the_services_log(tmp_path: Path) -> None:
     (tmp_path / "conf").write_text(
-        f"[DEFAULT]\ntransport_url = inproc://{tmp_path.name}/\n[database]\nconnection = sqlite:///{tmp_path}/empty\n"
+        f"[DEFAULT]\ntransport_url = rabbit://127.0.0.1:1/\n[database]\nconnection = sqlite:///{tmp_path}/empty\n"
     )
     words = ["--config-file", "conf", "--log-file", "log", "conductor", "--name", "one"]
     # The service ends because there are no tables.
