@@ -37,8 +37,9 @@ Record = tuple[tuple[str, ...], tuple[Any, ...]]
 Argument = Callable[[Any], object]
 
 
-#: The output formats without a null value.
-_WITHOUT_NULL = frozenset({"csv", "value"})
+#: The output formats that are plain text. They have no null value, and cliff writes control characters there as they
+#: are; JSON and YAML escape these themselves.
+_PLAIN = frozenset({"csv", "value", "shell"})
 #: What a shell obeys within double quotes. cliff escapes only the quotes, and users choose the names of instances.
 _OBEYED = re.compile(r"([\\$`])")
 #: The default of `--watch`. Arbitrary.
@@ -97,11 +98,19 @@ def _number(text: str) -> float:
 
 
 def _plain(values: Iterable[Any], formatter: str) -> tuple[Any, ...]:
-    """Return values with an empty text instead of None and, where a line is a row, escaped control characters."""
-    plain = [value.human_readable() if isinstance(value, ShownUse) else _machine(value) for value in values]
-    if formatter == "value":
-        plain = [escaped(value, kept="") if isinstance(value, str) else value for value in plain]
-    return tuple("" if value is None else value for value in plain)
+    """Return values for a format of plain text: empty instead of None, and in one line, with escapes.
+
+    A line break would begin a row of its own, and a terminal obeys control characters.
+    """
+    for_shell = formatter == "shell"
+    flat = (_machine(value) if for_shell else _flat(value) for value in values)
+    plain = (escaped(value, kept="") if isinstance(value, str) else value for value in flat)
+    blank = ("" if value is None else value for value in plain)
+    return tuple(_OBEYED.sub(r"\\\1", str(value)) if for_shell else value for value in blank)
+
+
+def _flat(value: Any) -> Any:
+    return value.human_readable() if isinstance(value, ShownUse) else _machine(value)
 
 
 def _machine(value: Any) -> Any:
@@ -170,12 +179,9 @@ class Configured(Command):
             if not asked & known:
                 LOG.warning("There is no column %s: all columns are shown", ", ".join(parsed_args.columns))
                 parsed_args.columns = []
-        if parsed_args.formatter in _WITHOUT_NULL:
-            # A line break would end the row of a value, where CSV quotes it.
-            formatter = parsed_args.formatter
-            data = [_plain(row, formatter) for row in data] if isinstance(self, Lister) else _plain(data, formatter)
-        elif parsed_args.formatter == "shell":
-            data = ["" if value is None else _OBEYED.sub(r"\\\1", str(value)) for value in map(_machine, data)]
+        if parsed_args.formatter in _PLAIN:
+            plain = functools.partial(_plain, formatter=parsed_args.formatter)
+            data = [plain(row) for row in data] if isinstance(self, Lister) else plain(data)
         return int(super().produce_output(parsed_args, column_names, data))  # type: ignore[misc]
 
     def get_epilog(self) -> str:

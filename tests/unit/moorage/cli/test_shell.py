@@ -242,6 +242,31 @@ def test_a_name_with_line_breaks_is_in_one_line_of_the_values(
     assert capsys.readouterr().out == r"a\nb\r\tc\x1b[2J\u2028d" + "\n\n"
 
 
+@pytest.mark.parametrize("format_", ["csv", "yaml"])
+def test_a_list_in_another_format_has_no_control_characters_either(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    name = "a\nb\r\tc\x1b[2J\u2028d"
+    monkeypatch.setattr(Listed, "rows", [(name, (name,), None)])
+    rows = printed(capsys, "-f", format_)
+    assert r"\nb\r\t" in rows.replace("\\\\", "\\"), "the writer of CSV doubles backslashes"
+    assert not {"\r", "\t", "\x1b", "\u2028"} & set(rows)
+    if format_ == "csv":
+        assert rows.count("\n") == 2
+
+
+def test_a_shell_gets_a_name_with_line_breaks_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "NAME_OF_A_USER", "a\nb\x1b[2J$HOME")
+    command = ShownOnce(Shell(), None, "shown")
+    command.run(command.get_parser("moorage shown").parse_args(["-f", "shell", "-c", "name"]))
+    script = capsys.readouterr().out
+    assert script.count("\n") == 1
+    evaluated = subprocess.run(["sh", "-c", f'{script}printf %s "$name"'], capture_output=True, text=True, check=True)
+    assert evaluated.stdout == r"a\nb\x1b[2J$HOME"
+
+
 def test_an_error_with_control_characters_of_a_name_is_printed_with_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     shell = Shell()
     shell.run(["help", "help"])
