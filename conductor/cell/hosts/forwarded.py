@@ -1,6 +1,6 @@
 """Records of the host descriptions and heartbeats that the schedulers have, or must still get."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select, tuple_, update
@@ -84,12 +84,22 @@ class ForwardedHosts:
         ]
         self._database.write(lambda connection: connection.execute(_NUMBER_AFTER, rows))
 
-    def ask_for(self, hosts: Sequence[str]) -> None:
-        """Mark hosts as undescribed: their agents report providers and descriptions again, as after a start."""
-        here = (self._of_this_cell(), cell_hosts.c.service_host.in_(hosts))
-        self._database.write(
-            lambda connection: connection.execute(update(cell_hosts).where(*here).values(undescribed=True))
-        )
+    def ask_for(self, hosts: Sequence[str], *, first: Collection[str] = ()) -> None:
+        """Mark hosts as undescribed: their agents report providers and descriptions again, as after a start.
+
+        :param first: the hosts that this conductor has not requested before. One of them is left out if its present
+            description is still to be reported: another conductor of the cell may have requested it.
+        """
+
+        def work(connection: Connection) -> None:
+            here = (self._of_this_cell(), cell_hosts.c.service_host.in_(hosts))
+            is_new = cell_hosts.c.description_number != cell_hosts.c.acknowledged_number
+            described = set(connection.scalars(select(cell_hosts.c.service_host).where(*here, is_new).distinct()))
+            wanted = [host for host in hosts if host not in described or host not in first]
+            these = (self._of_this_cell(), cell_hosts.c.service_host.in_(wanted))
+            connection.execute(update(cell_hosts).where(*these).values(undescribed=True))
+
+        self._database.write(work)
 
     def seen_since(self, moment: float | None, interval: float) -> tuple[list[str], float]:
         """Return the hosts that are up and were seen since ``moment``, and the current time of the database's clock.

@@ -215,12 +215,16 @@ class HostForwarder:
 
         A host that the schedulers refuse, because its compute node belongs to another host, stays unknown to them.
         """
-        due = time.monotonic() - _ASK_EVERY
+        moment = time.monotonic()
+        due = moment - _ASK_EVERY
+        # A request that was made long ago has been answered.
+        self._asked_at = {name: asked for name, asked in self._asked_at.items() if asked > due - _ASK_EVERY}
         names = [name for name in unknown if self._asked_at.get(name, due) <= due]
         if names:
             LOG.warning("%d host(s) are unknown to the schedulers, including %s", len(names), names[0])
-            self._hosts.forwarded.ask_for(names)
-            self._asked_at.update(dict.fromkeys(names, time.monotonic()))
+            first = [name for name in names if name not in self._asked_at]
+            self._hosts.forwarded.ask_for(names, first=first)
+            self._asked_at.update(dict.fromkeys(names, moment))
 
     def _report(self, tries: Sequence[float], **content: Any) -> HostsRegistered:
         """Send a report until a scheduler has taken it.

@@ -1,7 +1,8 @@
 """Test how a cell's conductor reports its hosts, also to a scheduler that cannot reach its database."""
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -237,3 +238,34 @@ def test_changes_of_a_description_after_the_greatest_number_are_reported_too() -
         reports.forward()
     assert schedulers.described == [["host-1"]] * 3
     assert hosts.described == []
+
+
+class UnknownHosts(SilentSchedulers):
+    """Schedulers that do not know the first host."""
+
+    def call(self, message: ReportHosts, timeout: float) -> HostsRegistered:
+        answer = super().call(message, timeout)
+        return HostsRegistered(unknown=("host-1",), newer=()) if message.alive else answer
+
+
+class AskedHosts(Hosts):
+    """A cell that records the requests for descriptions: the hosts, and those that are requested for the first time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[list[str], set[str]]] = []
+
+    def ask_for(self, hosts: Sequence[str], *, first: Collection[str]) -> None:
+        self.asked.append((list(hosts), set(first)))
+
+
+def test_a_host_that_stays_unknown_is_requested_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts, clock = AskedHosts(), [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    reports = forwarder(UnknownHosts(), hosts)
+
+    for seconds in (0, 5, 61, 500):
+        clock[0] += seconds
+        reports.forward()
+
+    assert hosts.asked == [(["host-1"], {"host-1"}), (["host-1"], set()), (["host-1"], {"host-1"})]
