@@ -45,8 +45,6 @@ def doubtful(connection: Connection, *, older_than: float, not_since: float, at_
     """
     # SELECT ... FROM consumers c LEFT JOIN reconciled r ON r.claim_id = c.claim_id
     #  WHERE c.accepted_by IS NULL AND c.claimed_at <= :now - :age AND c.claim_id IS NOT NULL AND c.owner IS NOT NULL
-    #    AND (r.looked_at IS NULL OR r.looked_at <= :now - :since)
-    #  ORDER BY COALESCE(r.looked_at, 0), c.claimed_at LIMIT :n
     looked_at = reconciled.c.looked_at
     query = (
         select(consumers.c.uuid, consumers.c.claim_id, consumers.c.owner, (now() - consumers.c.claimed_at).label("age"))
@@ -57,12 +55,18 @@ def doubtful(connection: Connection, *, older_than: float, not_since: float, at_
             or_(consumers.c.claimed_at <= now() - older_than, is_ahead(consumers.c.claimed_at)),
             consumers.c.claim_id.is_not(None),
             consumers.c.owner.is_not(None),
-            or_(looked_at.is_(None), looked_at <= now() - not_since, is_ahead(looked_at)),
         )
-        .order_by(func.coalesce(looked_at, 0.0), consumers.c.claimed_at)
-        .limit(at_most)
     )
-    return [Doubtful(*row) for row in connection.execute(query)]
+    # First those that were never examined, in the order of an index: of a great many, the database reads a few.
+    #    AND r.claim_id IS NULL ORDER BY c.claimed_at LIMIT :n
+    never = query.where(reconciled.c.claim_id.is_(None)).order_by(consumers.c.claimed_at).limit(at_most)
+    found = connection.execute(by_index(never, consumers, "ix_consumers_unaccepted")).all()
+    if len(found) < at_most:
+        #    AND r.looked_at <= :now - :since ORDER BY r.looked_at, c.claimed_at LIMIT :n
+        before = query.where(or_(looked_at <= now() - not_since, is_ahead(looked_at)))
+        before = before.order_by(looked_at, consumers.c.claimed_at).limit(at_most - len(found))
+        found = [*found, *connection.execute(before)]
+    return [Doubtful(*row) for row in found]
 
 
 def unaccepted(connection: Connection, *, older_than: float) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from oslo_config import cfg
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 from support.databases.rows_read import rows_read
 from support.moorage.clock import Clock
 from support.placement_store.builders import Store
@@ -18,7 +18,7 @@ from moorage.config import options
 from moorage.messages import ListReconciled, Ownership, OwnsClaim
 from moorage.service.pruning import AT_ONCE
 from moorage.service.stored_requests import Retention
-from placement_store.schema import reconciled
+from placement_store.schema import consumers, reconciled
 from placement_store.upkeep import reconciler_log
 from placement_store.upkeep.pruning import Pruning
 from placement_store.upkeep.reconciler import Reconciler
@@ -420,3 +420,24 @@ def test_findings_about_released_claims_are_read_by_no_round_and_only_the_listed
     forgotten, read = rows_read(store.database, reconciler_log.forget_settled, writing=True)
     assert forgotten == 1
     assert read < 20
+
+
+@pytest.mark.backends("mariadb")
+def test_of_a_great_many_claims_that_were_never_examined_a_round_reads_as_many_as_it_examines(store: Store) -> None:
+    same: dict[str, Any] = {"project_id": "p", "user_id": "u", "owner": "conductor", "root_provider_id": 1}
+    same |= {"generation": 1, "created_at": 1.0, "updated_at": 1.0}
+    rows = [
+        {"uuid": ids.fresh(), "claim_id": ids.fresh(), "claimed_at": 1.0 + number, **same} for number in range(20_000)
+    ]
+    store.database.write(lambda connection: connection.execute(consumers.insert(), rows))
+    with store.database.engine.connect() as connection:
+        connection.exec_driver_sql("ANALYZE TABLE reconciled, consumers")
+
+    def oldest(connection: Connection) -> list[str]:
+        found = reconciler_log.doubtful(connection, older_than=60.0, not_since=10.0, at_most=100)
+        return [claim.claim_id for claim in found]
+
+    found, read = rows_read(store.database, oldest)
+
+    assert found == [row["claim_id"] for row in rows[:100]]
+    assert read < 500
