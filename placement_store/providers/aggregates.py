@@ -1,4 +1,8 @@
-"""Read and replace the aggregates of providers; an aggregate is created when first named, and never deleted."""
+"""Read and replace the aggregates of providers; an aggregate is created when first named, and never deleted.
+
+A write reads the id of an aggregate without a lock, and there is no foreign key: if the row was deleted meanwhile, the
+provider would be in an aggregate without a uuid, and could not be read. Services of former releases write so too.
+"""
 
 from collections.abc import Collection, Mapping
 
