@@ -46,9 +46,8 @@ class CellMoves(CellPart):
         forced_down = self._cell.forced_down.host_of(message.instance_uuid, evacuates=evacuates)
         # Without a record no operator can mark the host. After the store was restored, a host that is newer than the
         # backup is unknown until it describes itself again, and its guests run.
-        is_doubtful = evacuates and forced_down is not None and self._cell.hosts.may_live(forced_down)
-        if is_doubtful and self._cell.forced_down.surely_deleted(str(forced_down)):
-            raise _may_live(str(forced_down))
+        may_live = evacuates and forced_down is not None and self._cell.hosts.may_live(forced_down)
+        is_doubtful = may_live and self._cell.forced_down.surely_deleted(str(forced_down))
 
         def work(connection: Connection, _begun: list[Operation]) -> Placement:
             instance = self._cell.records.lock_known(connection, message.instance_uuid)
@@ -59,6 +58,8 @@ class CellMoves(CellPart):
             source = self._movable(connection, instance, message)
             if evacuates and source.host != forced_down:
                 raise not_forced_down(source.host)
+            if is_doubtful:
+                raise _may_live(source.host)
             if not evacuates and source.host == forced_down:
                 raise must_be_evacuated(instance.uuid, source.host, "its guest cannot be moved")
             self._cell.migrations.add(connection, message, instance, source, origin(message))

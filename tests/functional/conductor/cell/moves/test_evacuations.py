@@ -10,9 +10,10 @@ from support.conductor.builders import FakeAgent, FakePlacement, World, node, re
 from support.conductor.host_reports import report_hosts
 from support.conductor.moving_instances import Mover, becomes, built, shown
 
+from conductor.cell.hosts.reach import HostReach
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.messages import BuildOnHost, Done, ListHostsDeclaredDown, ReportHostsInCell
+from moorage.messages import BuildOnHost, Done, ListHostsDeclaredDown, PrepareMoveInCell, ReportHostsInCell
 
 
 class Interrupted(FakePlacement):
@@ -57,6 +58,28 @@ def test_an_evacuation_of_a_deleted_host_is_prepared_only_if_the_host_is_silent(
     move.move("b")
     wait_until(lambda: move.shown().state == "confirmed")
     assert becomes(world, uuid, "active").host == "b"
+
+
+def test_an_evacuation_of_a_host_without_a_record_that_may_be_alive_is_refused_for_good(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = built(world)
+    before = shown(world, uuid)
+    world.placement.deleted_hosts = {"a"}
+    order = PrepareMoveInCell(
+        request_id=ids.fresh(), instance_uuid=uuid, migration_uuid=ids.fresh(), kind="evacuation", order_number=7
+    )
+    with pytest.raises(errors.InvalidState, match="host a has no record and may be alive"):
+        world.cell_call(order)
+    # By now it could have reported.
+    monkeypatch.setattr(HostReach, "has_lasted", lambda *_: True)
+
+    for late in (order, structs.replace(order, request_id=ids.fresh())):
+        with pytest.raises(errors.StaleOrder):
+            world.cell_call(late)
+
+    assert shown(world, uuid) == before
+    assert Mover(world, uuid, "evacuation").prepare().selection.service_host == "a"
 
 
 def test_an_evacuation_is_neither_prepared_nor_refused_while_it_is_unknown_whether_its_host_is_declared_down(
