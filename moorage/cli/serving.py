@@ -22,6 +22,18 @@ def name_argument(service: str) -> Argument:
     return argument("--name", default=socket.gethostname(), help=text)
 
 
+def require_broker(transport_url: str | None) -> None:
+    """Refuse the URL of a bus within one process, for a service that is a process of its own.
+
+    :raises ConfigurationError: it is one.
+    """
+    if transport_url is not None and transport_url.startswith("inproc:"):
+        raise errors.ConfigurationError(
+            reason="transport_url: inproc:// does not leave its process, so nothing could reach the service. "
+            "Set the URL of a RabbitMQ broker; `moorage demo` runs a whole cloud in one process"
+        )
+
+
 class Serving(Configured):
     """A command that runs a service; mixed in before a cliff command class."""
 
@@ -53,11 +65,7 @@ class Serving(Configured):
         self.override("service", "metrics_port", parsed_args.metrics_port)
         tracing.configure(self.conf, logs.service_name(self.conf) or "service")
         try:
-            if (self.conf.transport_url or "").startswith("inproc:"):
-                raise errors.ConfigurationError(
-                    reason="transport_url: inproc:// does not leave this process, so nothing could reach the service. "
-                    "Set the URL of a RabbitMQ broker; `moorage demo` runs a whole cloud in one process"
-                )
+            require_broker(self.conf.transport_url)
             process.run(service, signals=signals, listener=Listener.configured(self.conf, number))
         finally:
             tracing.stop()

@@ -14,6 +14,7 @@ from moorage import errors, ids
 from moorage.addresses import mask_url
 from moorage.cli.clients import Clients
 from moorage.cli.command import Configured, Record, Table, argument, canonical_uuid, shown
+from moorage.cli.serving import require_broker
 from moorage.config.options import main_database
 from moorage.db.database import Database
 from moorage.messages import ShowInCell
@@ -169,11 +170,12 @@ class CellDelete(Configured, ShowOne):
 def _require_bus(command: Any, transport_url: str | None) -> None:
     """Check that services can use the URL of a cell's bus, as far as this machine sees; the bus need not run.
 
-    :raises ConfigurationError: the URL is not valid.
+    :raises ConfigurationError: the URL is not valid, or names a bus within one process.
     :raises BusRefused: the broker refuses the account: no conductor of the cell would start.
     """
     from moorage.bus.bus import Bus  # here, because the list of cells does not need the bus library
 
+    require_broker(transport_url)
     if transport_url:
         with closing(Bus(command.conf, transport_url)) as bus:
             try:

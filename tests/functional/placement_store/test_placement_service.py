@@ -189,7 +189,7 @@ def test_an_empty_bus_of_a_cell_is_that_of_the_main_configuration(run: Any, data
 def test_an_invalid_transport_url_is_refused_before_anything_is_written(run: Any, database: Database) -> None:
     run("cell", "create", "cell1", "--transport-url", "rabbit://127.0.0.1:1/")
     for words in (("create", "cell2"), ("set", "cell1", "--name", "other")):
-        for url in ("rabbit//u:secret@h/", "rabbitt://u:secret@h/", "rabbit://u:secret@h:port/"):
+        for url in ("rabbit//u:secret@h/", "rabbitt://u:secret@h/", "rabbit://u:secret@h:port/", "inproc://"):
             status, _, err = run("cell", *words, "--transport-url", url)
             assert (status, "secret" in err) == (1, False)
             assert "The configuration is wrong: transport_url" in err

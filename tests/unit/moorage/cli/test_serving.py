@@ -30,5 +30,5 @@ def test_a_service_on_the_bus_within_its_process_is_refused_with_what_to_use_ins
     told = capfd.readouterr()
     # A service that has set up its log writes the sentence there.
     text = " ".join((told.out + told.err).split())
-    assert "inproc:// does not leave this process" in text
+    assert "inproc:// does not leave its process" in text
     assert "Set the URL of a RabbitMQ broker; `moorage demo` runs" in text
