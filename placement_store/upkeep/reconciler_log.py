@@ -43,30 +43,38 @@ def doubtful(connection: Connection, *, older_than: float, not_since: float, at_
     :param older_than: the least age of the claim in seconds.
     :param not_since: the least number of seconds since it was last examined.
     """
-    # SELECT ... FROM consumers c LEFT JOIN reconciled r ON r.claim_id = c.claim_id
+    # SELECT ... FROM consumers c
     #  WHERE c.accepted_by IS NULL AND c.claimed_at <= :now - :age AND c.claim_id IS NOT NULL AND c.owner IS NOT NULL
     looked_at = reconciled.c.looked_at
-    query = (
-        select(consumers.c.uuid, consumers.c.claim_id, consumers.c.owner, (now() - consumers.c.claimed_at).label("age"))
-        .select_from(consumers.outerjoin(reconciled, reconciled.c.claim_id == consumers.c.claim_id))
-        .where(
-            consumers.c.accepted_by.is_(None),
-            # Age alone never releases a claim, so a claim whose time is ahead of the clock is examined too.
-            or_(consumers.c.claimed_at <= now() - older_than, is_ahead(consumers.c.claimed_at)),
-            consumers.c.claim_id.is_not(None),
-            consumers.c.owner.is_not(None),
-        )
+    query = select(
+        consumers.c.uuid, consumers.c.claim_id, consumers.c.owner, (now() - consumers.c.claimed_at).label("age")
+    ).where(
+        consumers.c.accepted_by.is_(None),
+        # Age alone never releases a claim, so a claim whose time is ahead of the clock is examined too.
+        or_(consumers.c.claimed_at <= now() - older_than, is_ahead(consumers.c.claimed_at)),
+        consumers.c.claim_id.is_not(None),
+        consumers.c.owner.is_not(None),
     )
     # First those that were never examined, in the order of an index: of a great many, the database reads a few.
-    #    AND r.claim_id IS NULL ORDER BY c.claimed_at LIMIT :n
-    never = query.where(reconciled.c.claim_id.is_(None)).order_by(consumers.c.claimed_at).limit(at_most)
+    #
+    # SELECT ... LEFT JOIN reconciled r ON r.claim_id = c.claim_id WHERE ... AND r.claim_id IS NULL
+    #  ORDER BY c.claimed_at LIMIT :n
+    never = query.outerjoin_from(consumers, reconciled, reconciled.c.claim_id == consumers.c.claim_id)
+    never = never.where(reconciled.c.claim_id.is_(None)).order_by(consumers.c.claimed_at).limit(at_most)
     found = connection.execute(by_index(never, consumers, "ix_consumers_unaccepted")).all()
-    if len(found) < at_most:
-        #    AND r.looked_at <= :now - :since ORDER BY r.looked_at, c.claimed_at LIMIT :n
-        before = query.where(or_(looked_at <= now() - not_since, is_ahead(looked_at)))
-        before = before.order_by(looked_at, consumers.c.claimed_at).limit(at_most - len(found))
-        found = [*found, *connection.execute(before)]
-    return [Doubtful(*row) for row in found]
+    if len(found) == at_most:
+        return [Doubtful(*row) for row in found]
+    # Then those that were examined longest ago. Of the findings, only the narrow columns are sorted, before the claims
+    # are read.
+    #
+    # SELECT ... JOIN (SELECT claim_id, looked_at FROM reconciled WHERE outcome IN ('kept', 'unknown')
+    #                     AND looked_at <= :now - :since ORDER BY looked_at LIMIT :n) r ON r.claim_id = c.claim_id ...
+    due = select(reconciled.c.claim_id, looked_at).where(
+        reconciled.c.outcome.in_((KEPT, UNKNOWN)), or_(looked_at <= now() - not_since, is_ahead(looked_at))
+    )
+    oldest = due.order_by(looked_at).limit(at_most - len(found)).subquery()
+    before = query.join_from(oldest, consumers, consumers.c.claim_id == oldest.c.claim_id).order_by(oldest.c.looked_at)
+    return [Doubtful(*row) for row in [*found, *connection.execute(before)]]
 
 
 def unaccepted(connection: Connection, *, older_than: float) -> int:

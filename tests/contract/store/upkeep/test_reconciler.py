@@ -1,12 +1,13 @@
 """Test the reconciler: it releases claims only if their owner does not want them, never because of their age."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from oslo_config import cfg
-from sqlalchemy import Connection, event
+from sqlalchemy import event
 from support.databases.rows_read import rows_read
 from support.moorage.clock import Clock
 from support.placement_store.builders import Store
@@ -417,6 +418,10 @@ def test_findings_about_released_claims_are_read_by_no_round_and_only_the_listed
     listed, read = rows_read(store.database, lambda connection: reconciler_log.actions(connection, ListReconciled()))
     assert len(listed) == 1_000
     assert read < 1_020
+    due = partial(reconciler_log.doubtful, older_than=60.0, not_since=10.0, at_most=100)
+    found, read = rows_read(store.database, due)
+    assert found == []
+    assert read < 20
     forgotten, read = rows_read(store.database, reconciler_log.forget_settled, writing=True)
     assert forgotten == 1
     assert read < 20
@@ -433,11 +438,9 @@ def test_of_a_great_many_claims_that_were_never_examined_a_round_reads_as_many_a
     with store.database.engine.connect() as connection:
         connection.exec_driver_sql("ANALYZE TABLE reconciled, consumers")
 
-    def oldest(connection: Connection) -> list[str]:
-        found = reconciler_log.doubtful(connection, older_than=60.0, not_since=10.0, at_most=100)
-        return [claim.claim_id for claim in found]
+    oldest = partial(reconciler_log.doubtful, older_than=60.0, not_since=10.0, at_most=100)
 
     found, read = rows_read(store.database, oldest)
 
-    assert found == [row["claim_id"] for row in rows[:100]]
+    assert [claim.claim_id for claim in found] == [row["claim_id"] for row in rows[:100]]
     assert read < 500
