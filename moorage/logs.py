@@ -106,20 +106,21 @@ def set_library_defaults() -> None:
     cfg.set_defaults([*_options.generic_log_opts, *_options.log_opts], **_DEFAULTS)
 
 
-_OF_OPTIONS = logging.getLogger("oslo_config")
-#: Keeps the records of oslo.config, which logs deprecated options while it reads the options of the log. A
-#: `MemoryHandler` without a target keeps them also when `log_config_append` closes all handlers.
+_OF_OPTIONS = (logging.getLogger("oslo_config"), logging.getLogger("moorage.config"))
+#: Keeps the records of oslo.config and of our own check, which log deprecated and unknown options while the options of
+#: the log are read. A `MemoryHandler` without a target keeps them also when `log_config_append` closes all handlers.
 _HELD = MemoryHandler(sys.maxsize)
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Hold back what oslo.config logs until :func:`setup`, at the latest until exit.
+    """Hold back what is logged of the options until :func:`setup`, at the latest until exit.
 
     For a service that reads its options: what is deprecated among them belongs to the log that they define.
     """
-    _OF_OPTIONS.addHandler(_HELD)
-    _OF_OPTIONS.propagate = False
+    for logger in _OF_OPTIONS:
+        logger.addHandler(_HELD)
+        logger.propagate = False
     try:
         yield
     finally:
@@ -128,8 +129,9 @@ def held_back() -> Iterator[None]:
 
 def _let_go() -> None:
     """Hold back nothing more, and give the records that were held back to the present handlers."""
-    _OF_OPTIONS.removeHandler(_HELD)
-    _OF_OPTIONS.propagate = True
+    for logger in _OF_OPTIONS:
+        logger.removeHandler(_HELD)
+        logger.propagate = True
     records, _HELD.buffer = _HELD.buffer, []
     for record in records:
         logger = logging.getLogger(record.name)

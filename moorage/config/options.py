@@ -249,6 +249,7 @@ def filled(
     try:
         conf([], project="moorage", default_config_files=[str(file) for file in files], default_config_dirs=[])
         unknown.check(conf, files, unread)
+        unknown.warn_of_variables(conf, GROUPS.keys())
         for group, values in (settings or {}).items():
             for name, value in values.items():
                 conf.set_override(name, value, group=None if group == "DEFAULT" else group)
@@ -357,14 +358,19 @@ def main_database(conf: cfg.ConfigOpts) -> str:
 def find_file(named: str | None) -> list[Path]:
     """Return the configuration file to read: the named one, else ``MOORAGE_CONFIG``, else the file in /etc, if any.
 
-    :raises ConfigurationError: the named file does not exist, or a file cannot be looked for.
+    :raises ConfigurationError: the named file does not exist, something else than a file is in its place, or a file
+        cannot be looked for.
     """
     chosen = named or os.environ.get("MOORAGE_CONFIG")
     file = Path(chosen) if chosen else DEFAULT_FILE
     try:
-        exists = file.is_file()
+        exists, is_file = file.exists(), file.is_file()
     except OSError as fault:
         raise errors.ConfigurationError(reason=f"{fault.filename} cannot be read: {fault.strerror}") from fault
+    # A container engine that mounts a missing file creates a directory of its name. A pipe could not be read twice.
+    if exists and not is_file:
+        what = "a directory" if file.is_dir() else "not a regular file"
+        raise errors.ConfigurationError(reason=f"the configuration file {chosen or file} is {what}")
     if chosen and not exists:
         raise errors.ConfigurationError(reason=f"there is no configuration file {chosen}")
     return [file] if exists else []

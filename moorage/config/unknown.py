@@ -1,10 +1,14 @@
-"""Detection of unknown options and sections in a configuration file before a service starts, with a suggestion.
+"""Detection of unknown options and sections of a configuration before a service starts, with a suggestion.
 
 Sections of libraries, compute drivers and other programs in the same file are ignored. Only the scheduler loads the
-plug-ins, so only the scheduler checks their groups (:func:`of_groups`).
+plug-ins, so only the scheduler checks their groups (:func:`of_groups`). In a file an unknown option is an error; in the
+environment it is a warning, because other services of the machine may read variables of the same form.
 """
 
 import difflib
+import logging
+import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +16,10 @@ from oslo_config import cfg
 
 from moorage import errors
 
+LOG = logging.getLogger(__name__)
+
+#: A variable that oslo.config reads as an option.
+_VARIABLE = re.compile(r"OS_([A-Z0-9_]+?)__([A-Z0-9_]+)")
 #: Groups with options of plug-ins, and groups of libraries that only the Placement API loads.
 PLUGIN_GROUPS = ("filters", "weighers", "request_filters")
 _OF_LIBRARIES = ("cors", "oslo_middleware", "oslo_policy", "keystone_authtoken")
@@ -45,6 +53,25 @@ def check(conf: cfg.ConfigOpts, files: Sequence[Path], unread: Collection[str] =
                 )
         elif section in known and section not in {*PLUGIN_GROUPS, *unread}:
             _refuse_unknown(file, section, options, known[section])
+
+
+def warn_of_variables(conf: cfg.ConfigOpts, own: Collection[str]) -> None:
+    """Warn of variables of the environment that set no option.
+
+    :param own: the groups whose options are all registered, in which no other program has options.
+    """
+    variables = [found for name in sorted(os.environ) if (found := _VARIABLE.fullmatch(name))]
+    known = _names(conf) if variables else {}
+    sections = {*known, *PLUGIN_GROUPS, *_OF_LIBRARIES}
+    for found in variables:
+        section, option = found[1].lower(), found[2].lower()
+        if section in own and option not in known[section]:
+            meant = _closest(option, known[section])
+            hint = f": perhaps you mean OS_{found[1]}__{meant.upper()}" if meant else ""
+            LOG.warning("The environment sets %s, but [%s] has no option %s%s", found[0], section, option, hint)
+        elif section not in {*sections, "default"} and (meant := _closest_section(section, sections)):
+            hint = f"perhaps you mean OS_{meant.upper()}__{found[2]}"
+            LOG.warning("The environment sets %s, but no service reads a section [%s]: %s", found[0], section, hint)
 
 
 def of_groups(files: Sequence[Path], known: Names) -> None:

@@ -227,6 +227,18 @@ def test_a_deprecated_option_is_reported_on_the_log_of_a_logging_configuration(d
     assert DEPRECATED in log.read_text()
 
 
+def test_a_variable_that_sets_no_option_is_reported_on_the_log_of_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OS_RPC__THRAEDS", "4")
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\nlog_file = {tmp_path / 'log'}\n")
+    with logs.held_back():
+        logs.setup(options.new(files=[file]), "scheduler")
+    assert "OS_RPC__THRAEDS" not in capsys.readouterr().err
+    assert "OS_RPC__THRAEDS, but [rpc] has no option thraeds" in (tmp_path / "log").read_text()
+
+
 def test_a_deprecated_option_is_reported_although_the_log_cannot_be_set_up(
     deprecated: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

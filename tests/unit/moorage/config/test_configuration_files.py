@@ -1,5 +1,6 @@
 """Test that unknown names, invalid values and missing options in a configuration file are errors in one sentence."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,36 @@ def test_a_command_that_calls_services_refuses_invalid_values_of_the_environment
         calls.read([])
 
 
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        ("OS_DATABASE__CONECTION", "[database] has no option conection: perhaps you mean OS_DATABASE__CONNECTION"),
+        ("OS_RPC__XYZZY", "[rpc] has no option xyzzy"),
+        ("OS_DATABSE__URL", "no service reads a section [databse]: perhaps you mean OS_DATABASE__URL"),
+    ],
+)
+def test_a_variable_of_the_environment_that_sets_no_option_is_a_warning_that_names_what_was_meant(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: str, said: str
+) -> None:
+    monkeypatch.setenv(variable, "x")
+    options.new()
+    calls.read([])
+    assert caplog.messages == [f"The environment sets {variable}, but {said}"] * 2
+
+
+def test_variables_of_the_environment_that_set_options_or_are_of_other_programs_are_no_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in (
+        "OS_RPC__THREADS", "OS_DEFAULT__DEBUG", "OS_DEFAULT__MY_IP", "OS_OSLO_MESSAGING_RABBIT__HEARTBEAT_RATE",
+        "OS_KEYSTONE_AUTHTOKEN__AUTH_URL", "OS_FILTERS__RACK_ATTRIBUTE", "OS_LIBVIRT__VIRT_TYPE", "OS_AUTH_URL",
+    ):  # fmt: skip
+        monkeypatch.setenv(name, "1")
+    calls.read([])
+    options.new()
+    assert caplog.messages == []
+
+
 def test_a_value_with_a_dollar_that_begins_no_name_is_reported_with_its_option(tmp_path: Path) -> None:
     text = refused(tmp_path, "[DEFAULT]\ntransport_url = rabbit://u:pa$ss@h/\n[service]\nmetrics_port =\n")
     assert f"Value for option [DEFAULT] transport_url in {tmp_path / 'moorage.conf'} is not valid: " in text
@@ -274,6 +305,21 @@ def test_a_deprecated_option_of_the_bus_library_does_not_prevent_a_second_connec
 def test_a_directory_in_the_place_of_a_file_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(errors.ConfigurationError, match=f"{tmp_path} cannot be read: Is a directory"):
         options.new(files=[tmp_path])
+
+
+def test_what_is_no_file_in_the_place_of_the_configuration_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(errors.ConfigurationError, match=f"the configuration file {tmp_path} is a directory"):
+        options.find_file(str(tmp_path))
+    with pytest.raises(errors.ConfigurationError, match=f"the configuration file {pipe} is not a regular file"):
+        options.find_file(str(pipe))
+    monkeypatch.delenv("MOORAGE_CONFIG", raising=False)
+    monkeypatch.setattr(options, "DEFAULT_FILE", tmp_path)
+    with pytest.raises(errors.ConfigurationError, match=f"the configuration file {tmp_path} is a directory"):
+        options.find_file(None)
 
 
 def test_a_file_that_cannot_be_looked_for_is_refused_by_its_name() -> None:
