@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import functools
+import io
 import logging
 import os
 import sys
@@ -181,9 +182,16 @@ def _open_closed_streams() -> None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - until the process ends
 
 
+def _escape_what_cannot_be_written() -> None:
+    """Escape characters that the locale lacks, as standard error does: a command fails only after it has acted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the sub-command in ``argv``; return the exit status."""
     _open_closed_streams()
+    _escape_what_cannot_be_written()
     words = list(sys.argv[1:] if argv is None else argv)
     for word in words:
         try:
