@@ -29,6 +29,9 @@ class _AliveResource:
     def on_get(self, _request: falcon.Request, response: falcon.Response) -> None:
         _answer(response, dict.fromkeys(liveness.dead(), "this thread has died"))
 
+    # Many probers send HEAD; falcon leaves out the body of the answer.
+    on_head = on_get
+
 
 class _ReadyResource:
     """Report whether the process can do its work now, and if not, why.
@@ -44,6 +47,8 @@ class _ReadyResource:
     def on_get(self, _request: falcon.Request, response: falcon.Response) -> None:
         reasons = self._readiness.reasons()
         _answer(response, reasons if self._with_reasons else dict.fromkeys(reasons, "failed"))
+
+    on_head = on_get
 
 
 def _answer(response: falcon.Response, reasons: dict[str, str]) -> None:

@@ -39,6 +39,20 @@ def test_a_long_body_is_refused_before_it_is_read(client: http.client.HTTPConnec
     assert client.getresponse().status == status
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_a_head_has_the_status_of_a_get_and_no_body(client: http.client.HTTPConnection, path: str) -> None:
+    client.request("GET", path)
+    got = client.getresponse()
+    assert got.read()
+
+    client.request("HEAD", path)
+    answer = client.getresponse()
+
+    assert (answer.status, answer.read()) == (got.status, b"")
+    client.request("GET", path)
+    assert client.getresponse().status == got.status  # nothing of a body is left on the connection
+
+
 def test_a_long_body_without_a_length_is_refused(client: http.client.HTTPConnection) -> None:
     client.putrequest("POST", "/healthz")
     client.putheader("Transfer-Encoding", "chunked")
