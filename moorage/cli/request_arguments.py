@@ -5,7 +5,8 @@ import getpass
 import os
 
 from moorage.cli import group_options
-from moorage.cli.command import Argument, argument, canonical_uuid
+from moorage.cli.command import Argument, canonical_uuid
+from moorage.cli.keyed import keyed
 from moorage.model import Flavor, Image, RequestSpec
 
 
@@ -23,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser, *, size_required: bool) -> None
     add("--count", type=int, default=1, metavar="N", help="Number of instances (default: 1)")
     pairs("--extra-spec", "Extra spec of the flavor")(parser)
     pairs("--image-property", "Property of the image")(parser)
-    pairs("--hint", "Scheduler hint")(parser)
+    pairs("--hint", "Scheduler hint, such as different_host=UUID,UUID")(parser)
     add("--availability-zone", metavar="NAME", help="Availability zone (default: any)")
     add(
         "--server-group",
@@ -43,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser, *, size_required: bool) -> None
 
 def pairs(name: str, what: str) -> Argument:
     """Declare a repeatable option with a key and a value."""
-    return argument(name, type=_pair, repeated=True, metavar="KEY=VALUE", help=what)
+    return keyed(name, type=_pair, metavar="KEY=VALUE", help=what)
 
 
 def request_spec(given: argparse.Namespace) -> RequestSpec:

@@ -14,6 +14,7 @@ from cliff.show import ShowOne
 from moorage import errors, ids
 from moorage.cli import lists
 from moorage.cli.command import Record, Table, argument, shown
+from moorage.cli.keyed import keyed
 from moorage.messages import DeleteInventories, DeleteInventory, ListResourceProviders, SetInventories, SetInventory
 from moorage.model import Inventories, Inventory, ResourceGroup, ResourceProvider
 from placement_store.commands import argument_types
@@ -62,10 +63,9 @@ class InventorySet(PlacementCommand, Lister):
 
     arguments = (
         argument("provider", help="Provider (name or uuid); with --aggregate, the uuid of an aggregate"),
-        argument(
+        keyed(
             "--resource",
             type=argument_types.setting,
-            repeated=True,
             metavar="CLASS[:FIELD]=VALUE",
             help="Total, or another field, of an inventory",
         ),

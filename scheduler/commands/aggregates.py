@@ -8,9 +8,10 @@ import msgspec
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from moorage import ids
+from moorage import errors, ids
 from moorage.cli import lists
 from moorage.cli.command import Argument, ShownLines, argument, canonical_uuid, shown
+from moorage.cli.keyed import keyed
 from moorage.messages import (
     AddAggregateHost,
     CreateHostAggregate,
@@ -31,7 +32,7 @@ _COLUMNS = ("uuid", "name", "zone", "metadata", "hosts")
 
 
 def _add_metadata(parser: argparse.ArgumentParser) -> None:
-    argument("--metadata", type=_pair, repeated=True, metavar="KEY=VALUE", help="Metadata of the aggregate")(parser)
+    keyed("--metadata", type=_pair, metavar="KEY=VALUE", help="Metadata of the aggregate")(parser)
     parser.add_argument(
         "--zone",
         type=argument_types.name,
@@ -129,7 +130,7 @@ class AggregateSet(_NamedAggregateCommand, ShowOne):
             request_id=ids.fresh(),
             aggregate=parsed_args.aggregate,
             name=parsed_args.name,
-            metadata={**dict.fromkeys(parsed_args.unset), **_metadata(parsed_args)},
+            metadata=_changes(parsed_args),
         )
         self.client("scheduler").call(message)
         return self.shown_now(parsed_args.name or parsed_args.aggregate)
@@ -237,8 +238,27 @@ def _values(aggregate: HostAggregate) -> tuple[Any, ...]:
 
 
 def _metadata(parsed_args: argparse.Namespace) -> dict[str, str]:
-    zone = {} if parsed_args.zone is None else {ZONE_KEY: parsed_args.zone}
-    return {**dict(parsed_args.metadata), **zone}
+    """Return the metadata to set.
+
+    :raises InvalidRequest: there are two zones.
+    """
+    given, zone = dict(parsed_args.metadata), parsed_args.zone
+    if zone is None:
+        return given
+    if given.get(ZONE_KEY, zone) != zone:
+        raise errors.InvalidRequest(path="--zone", reason=f"--metadata {ZONE_KEY}={given[ZONE_KEY]} is another one")
+    return given | {ZONE_KEY: zone}
+
+
+def _changes(parsed_args: argparse.Namespace) -> dict[str, str | None]:
+    """Return the metadata to set, and null for each key to remove.
+
+    :raises InvalidRequest: there are two zones, or a key is to be set and removed.
+    """
+    given = _metadata(parsed_args)
+    if both := sorted(given.keys() & set(parsed_args.unset)):
+        raise errors.InvalidRequest(path="--unset", reason=f"{both[0]} is to be set, too")
+    return {**dict.fromkeys(parsed_args.unset), **given}
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -167,6 +167,8 @@ def test_an_invalid_inventory_is_refused_in_one_sentence(operator: Operator) -> 
     uuid = operator.types("resource provider create host1")["uuid"]
     inventory = "resource provider inventory"
     assert "'VCPU=' is not CLASS=TOTAL or CLASS:FIELD=VALUE" in refused(f"{inventory} set host1 --resource VCPU=")
+    for twice, named in (("VCPU=1", "VCPU:total"), ("VCPU:max_unit=1", "VCPU:max_unit")):
+        assert f"{named} is given twice" in refused(f"{inventory} set host1 --resource {twice} --resource {twice}")
     assert "the total of VCPU is missing" in refused(f"{inventory} set host1 --resource VCPU:reserved=1")
     assert refused(f"{inventory} set host1 --resource CUSTOMX=1") == "There is no resource class CUSTOMX."
     assert refused(f"{inventory} set host2 --resource VCPU=1") == "There is no resource provider host2."

@@ -77,6 +77,13 @@ def test_invalid_commands_are_refused_with_the_reason(operator: Operator) -> Non
             *("--metadata", "ram_weight_multiplier=much"),
         ),
         "'disk' is not KEY=VALUE": ("set", "east", "--metadata", "disk"),
+        "argument --metadata: disk is given twice": ("set", "east", "--metadata", "disk=a", "--metadata", "disk=b"),
+        "--metadata availability_zone=w is another one": (
+            *("create", "new", "--zone", "e"),
+            *("--metadata", "availability_zone=w"),
+        ),
+        "disk is to be set, too": ("set", "east", "--unset", "disk", "--metadata", "disk=a"),
+        "availability_zone is to be set, too": ("set", "east", "--unset", "availability_zone", "--zone", "w"),
         "it has 1 to 255 characters": ("create", "x" * 256),
         "4096 characters at most": ("create", "new", "--metadata", "key=" + "x" * 4097),
     }.items():

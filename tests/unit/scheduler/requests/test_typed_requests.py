@@ -30,3 +30,12 @@ def test_what_is_no_pair_is_refused(option: str, text: str, capsys: pytest.Captu
     with pytest.raises(SystemExit):
         typed(option, text)
     assert "KEY=VALUE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--extra-spec", "--image-property", "--hint"])
+def test_a_second_value_for_a_key_is_refused_and_does_not_replace_the_first(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        typed(option, "different_host=a", option, "different_host=b")
+    assert f"argument {option}: different_host is given twice" in capsys.readouterr().err
