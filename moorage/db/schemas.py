@@ -15,6 +15,7 @@ from sqlalchemy import Column, Connection, MetaData, Table, inspect, text
 from stevedore import ExtensionManager
 
 from moorage import errors
+from moorage.addresses import mask_url
 from moorage.db import faults
 from moorage.db.columns import name_type
 from moorage.db.database import Database
@@ -139,13 +140,41 @@ class Schema:
         """Return the revisions before and after an upgrade.
 
         :raises SchemaTooNew: this version does not work on the tables' newer revision.
+        :raises ConfigurationError: no revision is recorded, and a table of another program has the name of one of ours.
         """
         before = self.revision(database)
+        if before is None:
+            self._refuse_other_tables(database)
         if before is None or before in self._known_revisions():
             return before, self.head()
         self.check(database)
         LOG.warning("The %s schema is at revision %s, newer than %s: nothing to do", self.name, before, self.head())
         return before, before
+
+    def _refuse_other_tables(self, database: Database) -> None:
+        """Check that tables without a revision can be those of an interrupted first upgrade.
+
+        A migration takes tables that exist for its own, and most DDL statements cannot be rolled back: without this
+        check it would change the database of a Placement or Nova whose URL was given by mistake.
+
+        :raises ConfigurationError: a table has columns that ours never has.
+        """
+        if database.lacks_file:
+            return
+
+        def foreign(connection: Connection) -> Iterator[tuple[str, list[str]]]:
+            inspector = inspect(connection)
+            for name in sorted(self.metadata.tables.keys() & set(inspector.get_table_names())):
+                ours = self.metadata.tables[name].columns.keys()
+                if others := {column["name"] for column in inspector.get_columns(name)} - set(ours):
+                    yield name, sorted(others)
+
+        for name, others in database.read(lambda connection: list(foreign(connection))):
+            where = mask_url(database.url.render_as_string(hide_password=True))
+            raise errors.ConfigurationError(
+                reason=f"the database {where} has a table {name} of another program, with {', '.join(others[:3])}: "
+                "give Moorage a database of its own. Nothing was changed"
+            )
 
     def drop(self, database: Database) -> None:
         """Drop the tables, and the tables that record their revision."""
