@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -196,7 +196,8 @@ def _run(opened: Opened, arguments: tuple[object, ...], numbers: range, pipe: Co
             with ThreadPoolExecutor(len(operations)) as pool:
                 list(pool.map(lambda tally, operation: tally.run(operation, begin, end), tallies, operations))
         pipe.send(("counted", tallies))
-    except EOFError:
-        pass  # the run was ended elsewhere
+    except (EOFError, BrokenPipeError):
+        pass  # the run was ended elsewhere, for instance by Ctrl-C
     except Exception as fault:  # noqa: BLE001 - the other process reports it
-        pipe.send(("failed", f"{type(fault).__name__}: {fault}"))
+        with suppress(BrokenPipeError):
+            pipe.send(("failed", f"{type(fault).__name__}: {fault}"))
