@@ -157,11 +157,15 @@ class InstanceResize(_MoveOrder):
         sizes = {name: value for name in names if (value := getattr(given, name)) is not None}
         if not (sizes or given.extra_spec or given.unset_extra_spec):
             raise errors.InvalidRequest(path="--vcpus", reason="give at least one part of the new size")
-        current: Flavor = self.client("conductor").call(ShowInstance(instance_uuid=uuid)).flavor
+        instance = self.client("conductor").call(ShowInstance(instance_uuid=uuid))
+        current: Flavor = instance.flavor
         # With its own request id the order may be a repetition: the first one may have removed the keys.
         removable = given.unset_extra_spec if given.request_id else current.extra_specs
         extra_specs = _changed(current.extra_specs, given.extra_spec, given.unset_extra_spec, removable)
         flavor = msgspec.structs.replace(current, **sizes, extra_specs=extra_specs)
+        # It would be stopped and moved for nothing. With its own request id the order may be a repetition, as above.
+        if flavor == current and instance.state == "active" and not given.request_id:
+            raise errors.InvalidRequest(path="--vcpus", reason=f"instance {uuid} has this size and these extra specs")
         return super().content(given, uuid) | {"flavor": flavor}
 
 

@@ -51,6 +51,21 @@ def test_a_resize_gives_and_takes_extra_specs_and_leaves_the_others(world: Movin
     assert world.show(uuid).state == "active"
 
 
+def test_a_resize_to_the_present_size_is_refused_and_one_that_has_been_done_is_repeated(
+    world: MovingWorld, moorage: Any
+) -> None:
+    uuid = world.active()
+    order = ("instance", "resize", uuid, "--vcpus", "2", "--extra-spec", "a=b")
+    _status, [first] = moorage(*order, "--request-id", "r", "--wait")
+    assert moorage("instance", "confirm", uuid, "--wait")[0] == 0
+
+    assert moorage(*order)[0] == 1
+
+    assert world.show(uuid).state == "active"
+    assert moorage(*order, "--request-id", "r")[1][0]["uuid"] == first["uuid"]
+    assert len(world.migrations()) == 1
+
+
 def test_a_resize_that_has_removed_an_extra_spec_is_repeated_with_its_request_id(
     world: MovingWorld, moorage: Any
 ) -> None:
