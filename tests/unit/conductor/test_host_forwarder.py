@@ -27,8 +27,8 @@ class Hosts:
         #: The hosts whose agents were asked to describe them.
         self.asked: list[str] = []
 
-    def ask_for(self, names: Sequence[str]) -> None:
-        self.asked += names
+    def ask_for(self, hosts: Sequence[str], *, first: Collection[str]) -> None:  # noqa: ARG002
+        self.asked += hosts
 
     def seen_since(self, moment: float | None, interval: float) -> tuple[list[str], float]:
         return ["host-1", "host-2"], 100.0
@@ -253,10 +253,10 @@ class AskedHosts(Hosts):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[tuple[list[str], set[str]]] = []
+        self.requests: list[tuple[list[str], set[str]]] = []
 
     def ask_for(self, hosts: Sequence[str], *, first: Collection[str]) -> None:
-        self.asked.append((list(hosts), set(first)))
+        self.requests.append((list(hosts), set(first)))
 
 
 def test_a_host_that_stays_unknown_is_requested_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,4 +268,4 @@ def test_a_host_that_stays_unknown_is_requested_again_after_a_while(monkeypatch:
         clock[0] += seconds
         reports.forward()
 
-    assert hosts.asked == [(["host-1"], {"host-1"}), (["host-1"], set()), (["host-1"], {"host-1"})]
+    assert hosts.requests == [(["host-1"], {"host-1"}), (["host-1"], set()), (["host-1"], {"host-1"})]
