@@ -22,11 +22,11 @@ from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Ou
 from conductor.super.context import SuperPart
 from conductor.super.held_consumers import node_of, on_node, why_kept
 from conductor.super.records import instances as super_records
-from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, selecting
+from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, OWNER
 from conductor.super.steps.hand_over import HandOverStep
 from moorage import errors
 from moorage.config.conductor import TRIES_WHILE_AWAY
-from moorage.messages import DeleteAllocations
+from moorage.messages import DeleteAllocations, SelectDestinations
 from moorage.model import Generation, Name, RequestSpec, Selection, Uuid, Value
 
 LOG = logging.getLogger(__name__)
@@ -85,17 +85,17 @@ class SuperBuilds(SuperPart):
         alternates = self._super.options.max_attempts - 1 if payload.num_alternates is None else payload.num_alternates
         asked = on_node(spec, payload.node_uuid, payload.node)
         # A retry of this step sends the same request under the same id: the scheduler repeats its answer.
+        message = SelectDestinations(
+            request_id=operation.derived("select", payload.number),
+            request_spec=asked,
+            instance_uuids=payload.instance_uuids,
+            num_alternates=alternates,
+            owner=OWNER,
+            consumer_generations=payload.generations,
+            keep_held=bool(payload.generations),
+        )
         try:
-            answer = yield from selecting(
-                self._super.scheduler,
-                operation,
-                payload.number,
-                asked,
-                payload.instance_uuids,
-                alternates,
-                generations=payload.generations,
-                keep_held=bool(payload.generations),
-            )
+            answer = yield from self._super.scheduler.calling(message)
         except errors.ConsumerGenerationConflict as conflict:
             # The request is not doubtful: while that consumer exists, each copy of the request is refused in the same
             # way. The consumer may belong to another client, and must not be deleted.

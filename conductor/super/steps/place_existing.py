@@ -25,13 +25,13 @@ from msgspec import field, structs
 from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
-from conductor.engine.step_calls import run_calls_here
 from conductor.engine.steps import KIND_OF_CLASS, CommitStep, Next, Operation, Outcome, Retry, step
 from conductor.super.context import SuperPart
 from conductor.super.held_consumers import foreign_beside
 from conductor.super.records import instances as super_records
-from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, selecting, was_refused
+from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, OWNER, was_refused
 from moorage import errors
+from moorage.messages import SelectDestinations
 from moorage.messages.wire import Message
 from moorage.model import (
     LONGEST_TEXT,
@@ -189,19 +189,18 @@ class PlaceExisting(SuperPart, ABC):
 
     def _select(self, operation: Operation, payload: ScheduleStep, request: SentRequest) -> Sequence[Selection]:
         uuid = operation.subject
-        [selections] = run_calls_here(
-            selecting(
-                self._super.scheduler,
-                operation,
-                request.number,
-                payload.request_spec,
-                (uuid,),
-                payload.num_alternates,
-                generations={} if request.generation is None else {uuid: request.generation},
-                keep_held=request.keep_held,
-                move=payload.move,
-            )
+        message = SelectDestinations(
+            # For one number it is always the same request: it claims at most once.
+            request_id=operation.derived("select", request.number),
+            request_spec=payload.request_spec,
+            instance_uuids=(uuid,),
+            num_alternates=payload.num_alternates,
+            owner=OWNER,
+            consumer_generations={} if request.generation is None else {uuid: request.generation},
+            move=payload.move,
+            keep_held=request.keep_held,
         )
+        [selections] = self._super.scheduler.call(message)
         claimed = selections[0]
         # The stored answer was repeated, and its claim was released since.
         if claimed.released:
