@@ -19,7 +19,7 @@ from conductor.engine.guarded_client import GuardedClient, endpoint_bulkheads
 from conductor.engine.operations import Operations
 from conductor.engine.order_requests import origin
 from conductor.engine.revoked_claims import RevokedClaims
-from conductor.engine.steps import NewOperation, Operation
+from conductor.engine.steps import Operation
 from conductor.engine.worker import Worker
 from conductor.schema import cell_disowned, cell_requests
 from moorage import errors, ids
@@ -111,5 +111,5 @@ class CellPart:
     ) -> list[Operation]:
         """Record the operation that carries out an order about an instance, and take its lease."""
         uuid = order.instance_uuid
-        new = NewOperation(ids.derived(order.request_id, kind, uuid), kind, uuid, step, payload)
-        return self._cell.operations.begin(connection, [new], origin(order))
+        new = Operation.new(origin(order), ids.derived(order.request_id, kind, uuid), kind, uuid, step, payload)
+        return self._cell.operations.begin(connection, [new])

@@ -17,7 +17,6 @@ from conductor.engine.steps import (
     Backoff,
     CommitStep,
     Ended,
-    NewOperation,
     Next,
     Operation,
     Outcome,
@@ -76,46 +75,20 @@ class Operations(Leases):
             database.write, self._commit, "steps"
         )
 
-    def begin(
-        self, connection: Connection, new: Sequence[NewOperation], request_id: str, *, taken: bool = True
-    ) -> list[Operation]:
-        """Record new operations with their first step, and take their leases.
+    def begin(self, connection: Connection, new: list[Operation], *, taken: bool = True) -> list[Operation]:
+        """Record new operations with their first step, and take their leases; return them.
 
-        :param request_id: the id of the operator's request that they belong to, for the log.
         :param taken: false to take no leases: the next conductor that looks for due operations takes them.
         """
-        return self.begin_all(connection, [(each, request_id) for each in new], taken=taken)
-
-    def begin_all(
-        self, connection: Connection, new: Sequence[tuple[NewOperation, str]], *, taken: bool = True
-    ) -> list[Operation]:
-        """Record new operations as :meth:`begin` does, each with its own request id."""
-        if not new:
-            return []
-        begun = [
-            Operation(
-                uuid=each.uuid,
-                kind=each.kind,
-                subject=each.subject,
-                request_id=request_id,
-                step=each.step,
-                step_number=1,
-                payload=msgspec.json.encode(each.payload),
-                tries=0,
-                lease_number=1,
-                carried=each.carried,
-            )
-            for each, request_id in new
-        ]
         columns = ("uuid", "kind", "subject", "request_id", "step", "step_number", "payload", "tries", "lease_number")
         (self._rows if taken else self._free_rows).insert(
             connection,
-            [{name: getattr(each, name) for name in columns} for each in begun],
+            [{name: getattr(each, name) for name in columns} for each in new],
             **self._scope,
             state="pending",
             lease_owner=self._owner if taken else None,
         )
-        return begun
+        return new
 
     def commit(self, step: "StepDone") -> Operation | None:
         """Commit the outcome of a step; return the operation with its next step, or null if no step can be done now.

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 from sqlalchemy import Connection
@@ -92,6 +92,27 @@ class Operation:
     #: The records that this step needs, as the transaction that recorded the step has read or written them. Null if the
     #: step was read from the records or is done again: then it reads them itself.
     carried: object = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def new(
+        cls, request_id: str, uuid: str, kind: str, subject: str, step: str, payload: Value, carried: object = None
+    ) -> Self:
+        """Return an operation to begin, with its first step.
+
+        :param request_id: the id of the operator's request that it belongs to, for the log.
+        """
+        return cls(
+            uuid=uuid,
+            kind=kind,
+            subject=subject,
+            request_id=request_id,
+            step=step,
+            step_number=1,
+            payload=msgspec.json.encode(payload),
+            tries=0,
+            lease_number=1,
+            carried=carried,
+        )
 
     @property
     def is_repeated(self) -> bool:
@@ -222,16 +243,3 @@ def steps_of(parts: Iterable[Any], stored: Mapping[str, tuple[str, ...]]) -> Ste
         # An operation whose step has no function would wait for a newer release for ever.
         raise TypeError(f"steps with no function, or with a name that is not on record: {sorted(odd)}")
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class NewOperation:
-    """An operation to begin, with its first step."""
-
-    uuid: str
-    kind: str
-    subject: str
-    step: str
-    payload: Value
-    #: As in :class:`Next`.
-    carried: object = field(default=None, compare=False, repr=False)

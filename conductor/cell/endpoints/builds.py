@@ -14,7 +14,7 @@ from conductor.cell.records.instances import NewInstance
 from conductor.cell.steps.delete import CellDeletes
 from conductor.cell.steps.start import StartOrder, start_id
 from conductor.engine.order_requests import OrderPlan, SharedOrder
-from conductor.engine.steps import BUILD, NewOperation, Operation
+from conductor.engine.steps import BUILD, Operation
 from moorage import errors, ids
 from moorage.batches import BatchItem
 from moorage.bus.bus import serves, serves_many
@@ -65,10 +65,8 @@ class CellOrders(CellPart):
         revoked = self._cell.revoked_claims.among(connection, claims)
         instances = [NewInstance(_first_attempt(uuid), build, order.origin) for uuid, (order, build) in new.items()]
         returning = self._cell.records.add(connection, instances)
-        operations = [
-            (_operation(uuid, build, revoked, returning), order.origin) for uuid, (order, build) in new.items()
-        ]
-        begun = {each.uuid: each for each in self._cell.operations.begin_all(connection, operations)}
+        operations = [_operation(order.origin, uuid, build, revoked, returning) for uuid, (order, build) in new.items()]
+        begun = {each.uuid: each for each in self._cell.operations.begin(connection, operations)}
         return [[begun[uuid] for uuid, (of, _build) in new.items() if of is order] for order in orders]
 
     @serves(DeleteInCell)
@@ -91,7 +89,9 @@ class CellOrders(CellPart):
         )
 
 
-def _operation(uuid: str, build: InstanceBuild, revoked: Collection[str], returning: Collection[str]) -> NewOperation:
+def _operation(
+    request_id: str, uuid: str, build: InstanceBuild, revoked: Collection[str], returning: Collection[str]
+) -> Operation:
     """Return the operation that builds a new instance; it carries the order to start for its first step."""
     first = build.selections[0]
     step, payload = first_step(1, first.claim_id in revoked)
@@ -105,7 +105,7 @@ def _operation(uuid: str, build: InstanceBuild, revoked: Collection[str], return
             claim_id=first.claim_id,
             request_spec=build.request_spec,
         )
-    return NewOperation(uuid, BUILD, build.instance_uuid, step, payload, carried)
+    return Operation.new(request_id, uuid, BUILD, build.instance_uuid, step, payload, carried)
 
 
 def _first_attempt(operation_uuid: str) -> str:

@@ -6,7 +6,7 @@ from conductor.cell.context import CellPart
 from conductor.cell.holds import CellHolds
 from conductor.cell.payloads import HealStep
 from conductor.engine.order_requests import origin
-from conductor.engine.steps import HEAL, NewOperation, Operation
+from conductor.engine.steps import HEAL, Operation
 from moorage import ids
 from moorage.bus.bus import serves
 from moorage.messages import HealInCell, HealsBegun
@@ -21,7 +21,7 @@ class HealOrders(CellPart):
 
         def work(connection: Connection, begun: list[Operation]) -> HealsBegun:
             refused: dict[str, str] = {}
-            new: dict[str, NewOperation] = {}
+            new: dict[str, Operation] = {}
             for uuid in sorted(message.instances):
                 instance = self._cell.records.lock(connection, uuid)
                 if instance is None:
@@ -30,8 +30,9 @@ class HealOrders(CellPart):
                     refused[uuid] = f"instance {uuid} is {instance.state}, and an operation on it may be under way"
                 else:
                     heal_uuid = ids.derived(message.request_id, HEAL, uuid)
-                    new[uuid] = NewOperation(heal_uuid, HEAL, uuid, "heal", HealStep(seen=message.instances[uuid]))
-            begun += self._cell.operations.begin(connection, list(new.values()), origin(message))
+                    payload = HealStep(seen=message.instances[uuid])
+                    new[uuid] = Operation.new(origin(message), heal_uuid, HEAL, uuid, "heal", payload)
+            begun += self._cell.operations.begin(connection, list(new.values()))
             return HealsBegun(operations={uuid: each.uuid for uuid, each in new.items()}, refused=refused)
 
         return self._cell.requests.once(message, work)

@@ -17,7 +17,7 @@ from conductor.cell.records.migrations import STOPPING, CellMigration
 from conductor.cell.steps.end_move import CellMoveEnds
 from conductor.engine.order_requests import origin
 from conductor.engine.preconditions import cannot_move, not_forced_down, require_settled
-from conductor.engine.steps import ABORTED, CONFIRM, MOVE, REVERT, NewOperation, Next, Operation
+from conductor.engine.steps import ABORTED, CONFIRM, MOVE, REVERT, Next, Operation
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import CancelMoveInCell, Done, EndMoveInCell, MoveInCell, PrepareMoveInCell
@@ -131,7 +131,7 @@ class CellMoves(CellPart):
             # changes nothing.
             source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
             self._cell.records.change_attempt(connection, source.attempt_id, state="held")
-            new = self._operation(migration, number)
+            new = self._operation(origin(message), migration, number)
             attempt_id = ids.derived(new.uuid, "attempt", number)
             self._cell.records.add_attempt(
                 connection,
@@ -148,19 +148,19 @@ class CellMoves(CellPart):
             self._cell.records.change(connection, instance.uuid, attempt_number=number, claim_id=claim_id)
             # Number the order to stop the guest on the source.
             order_numbers.next_guest_order(self._cell.records, connection, instance)
-            begun += self._cell.operations.begin(connection, [new], origin(message))
+            begun += self._cell.operations.begin(connection, [new])
             return Done()
 
         return self._cell.requests.once(message, work)
 
     @staticmethod
-    def _operation(migration: CellMigration, number: int) -> NewOperation:
-        uuid = ids.derived(migration.uuid, MOVE)
+    def _operation(request_id: str, migration: CellMigration, number: int) -> Operation:
+        uuid, subject = ids.derived(migration.uuid, MOVE), migration.instance_uuid
         if migration.is_aborted:
             payload = GiveBackStep(failed=number, fate="gone", reason=ABORTED)
-            return NewOperation(uuid, MOVE, migration.instance_uuid, "give_back", payload)
+            return Operation.new(request_id, uuid, MOVE, subject, "give_back", payload)
         step = "stop" if migration.kind in STOPPING else "start"
-        return NewOperation(uuid, MOVE, migration.instance_uuid, step, StartStep(number=number))
+        return Operation.new(request_id, uuid, MOVE, subject, step, StartStep(number=number))
 
     @serves(EndMoveInCell)
     def end_move(self, message: EndMoveInCell) -> Done:

@@ -13,7 +13,6 @@ from conductor.engine.steps import (
     CLEAN,
     CommitStep,
     Ended,
-    NewOperation,
     Next,
     Operation,
     Outcome,
@@ -51,11 +50,11 @@ class CellCleanups(CellPart):
         :param residue_uuid: the consumer that holds the residue, if its uuid is not the attempt's id.
         """
         for attempt in attempts:
-            payload = CleanStep(instance_uuid=instance_uuid, residue_uuid=residue_uuid)
-            new = NewOperation(_uuid(attempt.attempt_id), CLEAN, attempt.attempt_id, "destroy", payload)
+            uuid, payload = _uuid(attempt.attempt_id), CleanStep(instance_uuid=instance_uuid, residue_uuid=residue_uuid)
+            new = Operation.new(request_id, uuid, CLEAN, attempt.attempt_id, "destroy", payload)
             if not self._cell.operations.exists(connection, new.uuid):
                 LOG.info("Host %s may have a guest of %s, and must destroy it", attempt.host, instance_uuid)
-                self._cell.operations.begin(connection, [new], request_id, taken=False)
+                self._cell.operations.begin(connection, [new], taken=False)
 
     def begun(self, connection: Connection, attempt: AttemptRecord) -> bool:
         """Return True if the cleanup of an attempt has begun, ended or not."""

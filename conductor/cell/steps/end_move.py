@@ -27,7 +27,6 @@ from conductor.engine.steps import (
     REVERT,
     CommitStep,
     Ended,
-    NewOperation,
     Next,
     NoPayload,
     Operation,
@@ -76,8 +75,9 @@ class CellMoveEnds(CellPart):
             source = self._cell.records.numbered(connection, migration.instance_uuid, migration.source_number)
             self._cell.records.change_attempt(connection, source.attempt_id, state="ended")
         uuid = ids.derived(migration.uuid, kind, *further)
-        new = NewOperation(uuid, kind, migration.instance_uuid, "destroy", NoPayload())
-        [begun] = self._cell.operations.begin(connection, [new], context.current().request_id or uuid)
+        request_id = context.current().request_id or uuid
+        new = Operation.new(request_id, uuid, kind, migration.instance_uuid, "destroy", NoPayload())
+        [begun] = self._cell.operations.begin(connection, [new])
         return begun
 
     def _waiting(self, connection: Connection, instance: CellInstance) -> CellMigration:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from sqlalchemy import Connection
 
 from conductor.engine.order_requests import OrderPlan, SharedOrder
-from conductor.engine.steps import BUILD, NewOperation, Operation
+from conductor.engine.steps import BUILD, Operation
 from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
 from conductor.super.records.instances import NewInstances
@@ -52,11 +52,11 @@ class SuperOrders(SuperPart):
             message: BuildInstances = order.message
             uuids, spec, request_id = message.instance_uuids, message.request_spec, message.request_id
             payload = SelectStep(number=1, instance_uuids=uuids, num_alternates=self._super.options.max_attempts - 1)
-            new = NewOperation(ids.derived(request_id, "build"), BUILD, request_id, "select", payload, spec)
-            instances.append(NewInstances(uuids, spec, new.uuid, request_id, message.names))
-            operations.append((new, order.origin))
+            uuid = ids.derived(request_id, "build")
+            instances.append(NewInstances(uuids, spec, uuid, request_id, message.names))
+            operations.append(Operation.new(order.origin, uuid, BUILD, request_id, "select", payload, spec))
         super_records.add(connection, instances)
-        return [[begun] for begun in self._super.operations.begin_all(connection, operations)]
+        return [[begun] for begun in self._super.operations.begin(connection, operations)]
 
     @serves(DeleteInstance)
     def delete_instance(self, message: DeleteInstance) -> Done:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from conductor.engine.operations import Operations
 from conductor.engine.order_requests import Work, origin
 from conductor.engine.preconditions import advice, cannot_move, require_none_pending
-from conductor.engine.steps import MOVE, UNSHELVE, NewOperation, Operation
+from conductor.engine.steps import MOVE, UNSHELVE, Operation
 from conductor.super.context import SuperPart
 from conductor.super.endpoints.instances import SuperView
 from conductor.super.endpoints.targets import Targets
@@ -84,8 +84,8 @@ class SuperMoveOrders(SuperPart):
             # Clear the explanation of the last failure.
             super_records.explain(connection, instance.uuid, None)
             uuid = ids.derived(message.request_id, "unshelve")
-            new = NewOperation(uuid, UNSHELVE, instance.uuid, "prepare", preparing)
-            begun += self._super.operations.begin(connection, [new], origin(message))
+            new = Operation.new(origin(message), uuid, UNSHELVE, instance.uuid, "prepare", preparing)
+            begun += self._super.operations.begin(connection, [new])
             return Done()
 
         return work
@@ -125,8 +125,8 @@ class SuperMoveOrders(SuperPart):
                 kind=kind,
                 request_id=message.request_id,
             )
-            new = NewOperation(migration_uuid, MOVE, instance.uuid, "prepare", preparing)
-            begun += self._super.operations.begin(connection, [new], origin(message))
+            new = Operation.new(origin(message), migration_uuid, MOVE, instance.uuid, "prepare", preparing)
+            begun += self._super.operations.begin(connection, [new])
             return Ordered(migration_uuid=migration_uuid)
 
         return work

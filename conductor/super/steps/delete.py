@@ -13,7 +13,6 @@ from conductor.engine.steps import (
     UNSHELVE,
     CommitStep,
     Ended,
-    NewOperation,
     NoPayload,
     Operation,
     Outcome,
@@ -113,5 +112,6 @@ class SuperDeletes(SuperPart):
         super_records.set_state(connection, [uuid], "deleting")
         self._end_placing(connection, uuid)
         first = "release" if row.cell_uuid is None else "in_cell"
-        new = NewOperation(ids.derived(message.request_id, "delete"), DELETE, uuid, first, NoPayload())
-        return self._super.operations.begin(connection, [new], origin(message))
+        operation_uuid = ids.derived(message.request_id, "delete")
+        new = Operation.new(origin(message), operation_uuid, DELETE, uuid, first, NoPayload())
+        return self._super.operations.begin(connection, [new])

@@ -17,7 +17,6 @@ from conductor.engine.steps import (
     DELETE,
     Backoff,
     Ended,
-    NewOperation,
     Next,
     NoPayload,
     Operation,
@@ -91,7 +90,7 @@ def test_the_writes_of_a_superseded_step_are_rolled_back(database: Database) -> 
     advance(operations, first, lambda _connection: Next("two", NoPayload()))
 
     def record(connection: Connection) -> Ended:
-        operations.begin(connection, [NewOperation(ids.fresh(), DELETE, "other", "one", NoPayload())], "req")
+        operations.begin(connection, [Operation.new("req", ids.fresh(), DELETE, "other", "one", NoPayload())])
         return Ended()
 
     with pytest.raises(Superseded):

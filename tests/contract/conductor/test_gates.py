@@ -24,7 +24,7 @@ from conductor.cell.records.instances import CellRecords, NewInstance
 from conductor.cell.records.migrations import MigrationRecords
 from conductor.engine.bulkheads import CircuitOpen
 from conductor.engine.operations import Operations
-from conductor.engine.steps import BUILD, Backoff, NewOperation, NoPayload, Superseded, Wait
+from conductor.engine.steps import BUILD, Backoff, NoPayload, Operation, Superseded, Wait
 from conductor.schema import cell_failed_builds, cell_hosts, cell_operations
 from moorage import errors, ids
 from moorage.batches import BatchItem
@@ -98,12 +98,12 @@ class Cell:
         built = Built(story, ids.fresh(), ids.fresh(), first.claim_id or "")
         if story == "unknown":
             return built
-        new = NewOperation(uuid=ids.fresh(), kind=BUILD, subject=built.uuid, step="start", payload=NoPayload())
+        new = Operation.new("req", uuid=ids.fresh(), kind=BUILD, subject=built.uuid, step="start", payload=NoPayload())
         build = InstanceBuild(instance_uuid=built.uuid, request_spec=SPEC, selections=(first,))
 
         def work(connection: Any) -> None:
             self.records.add(connection, [NewInstance(built.attempt_id, build, "req")])
-            self.operations.begin(connection, [new], "req")
+            self.operations.begin(connection, [new])
             match story:
                 case "accepted":
                     self.records.change_attempt(connection, built.attempt_id, state="building")

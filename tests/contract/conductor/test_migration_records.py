@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from support.conductor.record_builders import advance
 
 from conductor.engine.operations import Operations
-from conductor.engine.steps import DELETE, MOVE, Backoff, Ended, NewOperation, NoPayload, Operation, Retry
+from conductor.engine.steps import DELETE, MOVE, Backoff, Ended, NoPayload, Operation, Retry
 from conductor.schema import conductor_operations
 from conductor.super.endpoints.migrations import SuperMigrationView
 from conductor.super.endpoints.moves import require_free
@@ -45,7 +45,7 @@ def order(connection: Connection, operations: Operations, uuid: str) -> Operatio
     super_migrations.add(
         connection, migration_uuid, instance_uuid=uuid, cell_uuid=CELL, kind="cold-migration", request_id="r"
     )
-    [begun] = operations.begin(connection, [NewOperation(migration_uuid, MOVE, uuid, "prepare", payload)], "r")
+    [begun] = operations.begin(connection, [Operation.new("req", migration_uuid, MOVE, uuid, "prepare", payload)])
     return begun
 
 
@@ -130,8 +130,8 @@ def test_an_order_to_delete_ends_a_move_unless_the_move_is_being_cancelled(
     deletes = SuperDeletes(cast(Any, SimpleNamespace(operations=operations)))
     uuid, undone = instance(database), instance(database)
     begun = database.write(lambda c: order(c, operations, uuid))
-    cancelling = NewOperation(uuid=ids.fresh(), kind=MOVE, subject=undone, step="cancel", payload=NoPayload())
-    database.write(lambda c: operations.begin(c, [cancelling], "r"))
+    cancelling = Operation.new("req", uuid=ids.fresh(), kind=MOVE, subject=undone, step="cancel", payload=NoPayload())
+    database.write(lambda c: operations.begin(c, [cancelling]))
 
     for each in (uuid, undone):
         message = DeleteInstance(request_id=ids.fresh(), instance_uuid=each)

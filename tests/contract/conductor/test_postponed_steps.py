@@ -11,7 +11,7 @@ from support.conductor.worked_steps import QUICK, ordered, reasons, working
 
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen
 from conductor.engine.operations import Operations
-from conductor.engine.steps import BUILD, Backoff, Ended, NewOperation, Next, NoPayload, Operation
+from conductor.engine.steps import BUILD, Backoff, Ended, Next, NoPayload, Operation
 from conductor.engine.waiting_steps import Postponed
 from conductor.schema import conductor_operations
 from harness.waiting import wait_until
@@ -35,7 +35,7 @@ def test_a_step_that_is_postponed_keeps_the_data_of_the_previous_step_for_a_shor
         return lambda _connection: Ended()
 
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
-    new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload(), "from the order")
+    new = Operation.new("req", ids.fresh(), BUILD, "s", "one", NoPayload(), "from the order")
     with working(operations, one=one) as worker:
         worker.enqueue(*ordered(database, operations, new))
         assert ended.wait(10)
@@ -55,7 +55,7 @@ def test_a_step_is_postponed_at_most_once(database: Database) -> None:
         return lambda _connection: Ended()
 
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
-    new = [NewOperation(ids.fresh(), BUILD, f"s{number}", "one", NoPayload()) for number in range(12)]
+    new = [Operation.new("req", ids.fresh(), BUILD, f"s{number}", "one", NoPayload()) for number in range(12)]
     with working(operations, threads=2, bulkheads=bulkheads, one=one) as worker:
         worker.enqueue(*ordered(database, operations, *new))
         for _ in new:
@@ -85,7 +85,7 @@ def test_an_operation_whose_step_is_ordered_anew_while_it_waits_is_held_once(dat
         return lambda _connection: Ended()
 
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
-    new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload())
+    new = Operation.new("req", ids.fresh(), BUILD, "s", "one", NoPayload())
     bulkheads.start()
     try:
         with working(operations, threads=2, bulkheads=bulkheads, one=one) as worker:
@@ -125,7 +125,8 @@ def test_a_step_that_waited_and_was_superseded_gives_its_place_to_the_next_step(
 
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
     first, second, third = (
-        NewOperation(ids.fresh(), BUILD, subject, "one", NoPayload()) for subject in ("first", "second", "third")
+        Operation.new("req", ids.fresh(), BUILD, subject, "one", NoPayload())
+        for subject in ("first", "second", "third")
     )
     with working(operations, threads=2, bulkheads=bulkheads, one=one, two=two) as worker:
         worker.enqueue(*ordered(database, operations, first))
@@ -162,7 +163,7 @@ def test_all_steps_that_wait_for_a_silent_destination_record_the_reason_after_on
             raise errors.CellUnreachable(cell="a", reason=str(silent)) from silent
 
     operations = Operations(database, conductor_operations, "me", {}, slow)
-    new = [NewOperation(ids.fresh(), BUILD, f"s{number}", "one", NoPayload()) for number in range(6)]
+    new = [Operation.new("req", ids.fresh(), BUILD, f"s{number}", "one", NoPayload()) for number in range(6)]
     bulkheads.start()
     try:
         with working(operations, threads=2, bulkheads=bulkheads, one=one) as worker:

@@ -15,7 +15,7 @@ from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingCli
 from conductor.engine.bulkheads import Bulkheads
 from conductor.engine.operations import Operations
 from conductor.engine.step_calls import StepCall
-from conductor.engine.steps import BUILD, Backoff, CommitStep, Ended, NewOperation, Next, NoPayload, Operation
+from conductor.engine.steps import BUILD, Backoff, CommitStep, Ended, Next, NoPayload, Operation
 from conductor.engine.worker import Worker
 from conductor.schema import conductor_operations
 from harness.waiting import wait_until
@@ -140,11 +140,12 @@ class Stage:
 
     def order(self, count: int = MANY) -> None:
         """Begin several operations at once."""
-        new = [NewOperation(ids.fresh(), BUILD, f"s{number}", "ask", NoPayload()) for number in range(count)]
+        new = [
+            Operation.new(f"of s{number}", ids.fresh(), BUILD, f"s{number}", "ask", NoPayload())
+            for number in range(count)
+        ]
         self.uuids = {each.subject: each.uuid for each in new}
-        begun = self.database.write(
-            lambda connection: self.operations.begin_all(connection, [(each, f"of {each.subject}") for each in new])
-        )
+        begun = self.database.write(lambda connection: self.operations.begin(connection, new))
         self.worker.enqueue(*begun)
 
     def wait_for(self, subjects: set[str]) -> None:
@@ -272,10 +273,10 @@ def test_steps_beyond_the_share_of_a_destination_wait_and_continue_afterwards(da
         deadline = time.monotonic() + 20
         while not stage.peer.asked and time.monotonic() < deadline:
             time.sleep(0.01)
-        more = [NewOperation(ids.fresh(), BUILD, f"t{number}", "ask", NoPayload()) for number in range(3)]
-        stage.worker.enqueue(
-            *database.write(lambda connection: stage.operations.begin(connection, more, "of the others"))
-        )
+        more = [
+            Operation.new("of the others", ids.fresh(), BUILD, f"t{number}", "ask", NoPayload()) for number in range(3)
+        ]
+        stage.worker.enqueue(*database.write(lambda connection: stage.operations.begin(connection, more)))
         time.sleep(0.1)
         assert stage.peer.sizes == [MANY]
         stage.peer.may_answer.set()
@@ -311,8 +312,8 @@ def test_a_step_that_took_its_lease_again_and_was_then_postponed_is_not_marked_a
     try:
         with stage.bulkheads.admit("peer", "peer", lambda: None):
             stage.worker.start(stage.steps | {(BUILD, "ask"): ask})
-            new = [NewOperation(ids.fresh(), BUILD, "s0", "ask", NoPayload())]
-            [begun] = database.write(lambda connection: stage.operations.begin(connection, new, "of it"))
+            new = [Operation.new("of it", ids.fresh(), BUILD, "s0", "ask", NoPayload())]
+            [begun] = database.write(lambda connection: stage.operations.begin(connection, new))
             # The operation has waited for a thread for half of its lease.
             stage.worker.enqueue(replace(begun, taken_at=begun.taken_at - stage.operations.lease_seconds / 2))
             wait_until(lambda: done and len(stage.bulkheads._bulkheads["peer"].fresh) == 1)
@@ -323,8 +324,8 @@ def test_a_step_that_took_its_lease_again_and_was_then_postponed_is_not_marked_a
 
 
 def test_one_sweep_takes_all_operations_that_another_conductor_has_left(stage: Stage) -> None:
-    new = [(NewOperation(ids.fresh(), BUILD, f"s{number}", "ask", NoPayload()), "of it") for number in range(450)]
-    stage.database.write(lambda connection: stage.operations.begin_all(connection, new, taken=False))
+    new = [Operation.new("of it", ids.fresh(), BUILD, f"s{number}", "ask", NoPayload()) for number in range(450)]
+    stage.database.write(lambda connection: stage.operations.begin(connection, new, taken=False))
 
     stage.worker.sweep()
 

@@ -18,7 +18,6 @@ from conductor.engine.steps import (
     BUILD,
     Backoff,
     Ended,
-    NewOperation,
     Next,
     NoPayload,
     Operation,
@@ -108,8 +107,8 @@ def test_steps_that_end_together_are_recorded_as_they_would_be_alone(
                 connection: Connection, uuid: str = operation.uuid, outcome: str = outcome, fate: str = fate
             ) -> Outcome:
                 # What a superseded step has written is rolled back, and so is what one writes that raises an error.
-                other = NewOperation(ids.fresh(), BUILD, f"{uuid} {fate}", "one", NoPayload())
-                operations.begin(connection, [other], "req")
+                other = Operation.new("req", ids.fresh(), BUILD, f"{uuid} {fate}", "one", NoPayload())
+                operations.begin(connection, [other])
                 if fate == "in vain":
                     raise ValueError(fate)
                 return OUTCOMES[outcome]

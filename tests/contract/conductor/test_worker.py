@@ -11,7 +11,7 @@ from support.conductor.worked_steps import QUICK, ordered, reasons, working
 
 from conductor.engine.bulkheads import Bulkheads
 from conductor.engine.operations import Operations
-from conductor.engine.steps import BUILD, DELETE, Backoff, Ended, NewOperation, Next, NoPayload, Operation
+from conductor.engine.steps import BUILD, DELETE, Backoff, Ended, Next, NoPayload, Operation
 from conductor.engine.waiting_steps import KeptPlace, StepQueue
 from conductor.engine.worker import Worker
 from conductor.schema import conductor_operations
@@ -175,7 +175,7 @@ def test_a_step_gets_the_data_of_the_previous_step_and_reads_the_records_if_it_i
         return lambda _connection: Ended()
 
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
-    new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload(), "from the order")
+    new = Operation.new("req", ids.fresh(), BUILD, "s", "one", NoPayload(), "from the order")
     with working(operations, one=one, two=two) as worker:
         worker.enqueue(*ordered(database, operations, new))
         assert ended.wait(10)
@@ -196,8 +196,8 @@ def test_a_take_over_reads_each_operation_once_and_a_sweep_with_many_operations_
         return found
 
     def begin_many(owner: Operations, count: int, *, taken: bool) -> list[Operation]:
-        new = [(NewOperation(ids.fresh(), BUILD, f"s{number}", "one", NoPayload()), "req") for number in range(count)]
-        return database.write(lambda connection: owner.begin_all(connection, new, taken=taken))
+        new = [Operation.new("req", ids.fresh(), BUILD, f"s{number}", "one", NoPayload()) for number in range(count)]
+        return database.write(lambda connection: owner.begin(connection, new, taken=taken))
 
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
     worker = Worker(operations, 1, "test", Bulkheads("host", 1, QUICK, (errors.NoReply,), 1.0, postpones=True))
@@ -227,7 +227,9 @@ def test_an_operation_does_not_wait_for_the_many_of_another_kind(database: Datab
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
     worker = Worker(operations, 1, "test", Bulkheads("host", 1, QUICK, (errors.NoReply,), 1.0, postpones=True))
     kinds = [BUILD] * 200 + [DELETE]
-    new = [NewOperation(ids.fresh(), kind, f"s{number}", "one", NoPayload()) for number, kind in enumerate(kinds)]
+    new = [
+        Operation.new("req", ids.fresh(), kind, f"s{number}", "one", NoPayload()) for number, kind in enumerate(kinds)
+    ]
     worker.enqueue(*ordered(database, operations, *new))
     worker.start({(BUILD, "one"): one, (DELETE, "one"): one})
     try:
@@ -245,7 +247,7 @@ def test_an_operation_whose_step_is_ordered_anew_before_its_next_try_is_tried_on
         raise errors.StoreUnavailable(schema="test", reason="it is away")
 
     operations = Operations(database, conductor_operations, "me", {}, Backoff(first=3.0, longest=3.0))
-    new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload())
+    new = Operation.new("req", ids.fresh(), BUILD, "s", "one", NoPayload())
     with working(operations, one=one) as worker:
         worker.enqueue(*ordered(database, operations, new))
         for number in range(1, 4):
@@ -257,7 +259,7 @@ def test_an_operation_whose_step_is_ordered_anew_before_its_next_try_is_tried_on
 
 def test_operations_for_which_places_are_kept_are_not_taken_together(database: Database) -> None:
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
-    new = [NewOperation(ids.fresh(), BUILD, f"s{number}", "one", NoPayload()) for number in range(3)]
+    new = [Operation.new("req", ids.fresh(), BUILD, f"s{number}", "one", NoPayload()) for number in range(3)]
     first, second, third = ordered(database, operations, *new)
     queue, places = StepQueue(), [KeptPlace("a", lambda: None, lambda _may_join, _most: []) for _ in range(2)]
     queue.put(third)
@@ -278,7 +280,7 @@ def test_a_thread_that_ends_before_the_others_when_the_worker_stops_has_not_died
         return lambda _connection: Ended()
 
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
-    new = [NewOperation(ids.fresh(), BUILD, subject, "one", NoPayload()) for subject in ("s", "t")]
+    new = [Operation.new("req", ids.fresh(), BUILD, subject, "one", NoPayload()) for subject in ("s", "t")]
     with working(operations, threads=2, one=one) as worker:
         for operation in ordered(database, operations, *new):
             worker.enqueue(operation)

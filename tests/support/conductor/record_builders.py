@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from conductor.cell.records.instances import CellRecords, NewInstance
 from conductor.engine.operations import Operations, StepDone
-from conductor.engine.steps import BUILD, CommitStep, NewOperation, NoPayload, Operation, Outcome
+from conductor.engine.steps import BUILD, CommitStep, NoPayload, Operation, Outcome
 from moorage import context, ids
 from moorage.db.database import Database
 from moorage.messages import InstanceBuild
@@ -18,8 +18,8 @@ RECORDS = CellRecords(CELL_UUID)
 
 def begin(database: Database, operations: Operations, subject: str = "s", kind: str = BUILD) -> Operation:
     """Start an operation at its first step."""
-    new = NewOperation(uuid=ids.fresh(), kind=kind, subject=subject, step="one", payload=NoPayload())
-    [begun] = database.write(lambda connection: operations.begin(connection, [new], "req"))
+    new = Operation.new("req", uuid=ids.fresh(), kind=kind, subject=subject, step="one", payload=NoPayload())
+    [begun] = database.write(lambda connection: operations.begin(connection, [new]))
     return begun
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from conductor.engine.bulkheads import Bulkheads
 from conductor.engine.operations import Operations
-from conductor.engine.steps import BUILD, Backoff, NewOperation, Operation
+from conductor.engine.steps import BUILD, Backoff, Operation
 from conductor.engine.worker import Worker
 from conductor.schema import conductor_operations
 from moorage import errors
@@ -31,8 +31,8 @@ def working(
         worker.stop()
 
 
-def ordered(database: Database, operations: Operations, *new: NewOperation) -> Sequence[Operation]:
-    return database.write(lambda connection: operations.begin(connection, new, "req"))
+def ordered(database: Database, operations: Operations, *new: Operation) -> Sequence[Operation]:
+    return database.write(lambda connection: operations.begin(connection, list(new)))
 
 
 def reasons(database: Database) -> Sequence[bytes]:
