@@ -13,6 +13,7 @@ from conductor.cell.payloads import CleanStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, InstancePart
 from conductor.cell.records.migrations import CellMigration
+from conductor.engine.conflict_policy import CLAIM_OWNER
 from conductor.engine.operations import PendingOperation
 from conductor.engine.steps import CLEAN, CONFIRM, MOVE, REVERT
 from moorage.bus.bus import serves
@@ -20,8 +21,6 @@ from moorage.messages import HoldsInCell, ListHoldsInCell
 from moorage.model import AllocationRequest, InstanceHolds, RecordedHold
 from moorage.model.states import InstanceState
 
-#: The owner that the store has for every claim of a conductor.
-_OWNER = "conductor"
 #: In these states the allocations are known, as long as no operation is pending.
 _AT_REST: tuple[InstanceState, ...] = ("active", "error", "moved", "shelved", "deleted")
 #: While one of these steps keeps failing, the allocations of both sides of a move stay as before the step.
@@ -209,7 +208,7 @@ def _hold(
         user_id=instance.spec.user_id,
         group=instance.spec.server_group,
         isolated=attached_groups.isolated_groups(instance.spec, selection.allocation_request),
-        owner=_OWNER,
+        owner=CLAIM_OWNER,
     )
     return [msgspec.structs.replace(hold, **other)]
 

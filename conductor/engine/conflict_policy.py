@@ -22,8 +22,14 @@ from moorage.model.allocations import amounts_of, in_words
 FAIL = "fail"
 COMBINE = "combine"
 
+#: The owner of all claims of conductors.
+CLAIM_OWNER = "conductor"
+#: Errors after which it is unknown whether the scheduler has claimed, or will claim later.
+MAY_HAVE_CLAIMED = (errors.Unavailable, errors.RequestInProgress, errors.InternalError)
 #: Seconds between two reads of a consumer that other clients keep writing to. Arbitrary: a write takes milliseconds.
 BACKOFF = Backoff(first=0.1, longest=5.0)
+#: Seconds between two requests after other claims were faster: the scheduler's view must show these claims first.
+CONTENTION = Backoff(first=0.1, longest=2.0)
 
 
 def is_placed(conflict: errors.ConsumerGenerationConflict) -> bool:

@@ -32,6 +32,13 @@ _PATIENCE = 5.0
 _PROBE_SECONDS = 2.0
 
 
+def was_refused(fault: Exception) -> bool:
+    """Return whether a cell has refused a message, and done nothing."""
+    is_refusal = isinstance(fault, errors.CallerError | errors.StaleOrder)
+    # CellNotFound: the message was not sent. ReplyTooLarge: it was carried out, and only the answer cannot be sent.
+    return is_refusal and not isinstance(fault, errors.CellNotFound | errors.ReplyTooLarge)
+
+
 def concurrently(ask: Callable[[str, Sequence[T]], dict[str, R]], by_cell: Mapping[str, Sequence[T]]) -> dict[str, R]:
     """Call ``ask`` for each cell and its items, several cells at a time; return the merged results."""
     answers = _at_once(lambda each: ask(*each), list(by_cell.items()))

@@ -17,12 +17,12 @@ from msgspec import field, structs
 from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
+from conductor.engine.conflict_policy import CLAIM_OWNER, CONTENTION, MAY_HAVE_CLAIMED
 from conductor.engine.step_calls import Calling
 from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, SharedCommit, step
 from conductor.super.context import SuperPart
 from conductor.super.held_consumers import node_of, on_node, why_kept
 from conductor.super.records import instances as super_records
-from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, OWNER
 from conductor.super.steps.hand_over import HandOverStep
 from moorage import errors
 from moorage.config.conductor import TRIES_WHILE_AWAY
@@ -90,7 +90,7 @@ class SuperBuilds(SuperPart):
             request_spec=asked,
             instance_uuids=payload.instance_uuids,
             num_alternates=alternates,
-            owner=OWNER,
+            owner=CLAIM_OWNER,
             consumer_generations=payload.generations,
             keep_held=bool(payload.generations),
         )

@@ -11,10 +11,9 @@ from conductor.engine.rows import grouped
 from conductor.engine.step_calls import Calling, run_calls_here
 from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, SharedCommit, step
 from conductor.engine.waiting_steps import Postponed
-from conductor.super.cell_clients import Cells, concurrently
+from conductor.super.cell_clients import Cells, concurrently, was_refused
 from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
-from conductor.super.scheduling import was_refused
 from moorage import errors
 from moorage.bus.message_size import in_parts
 from moorage.messages import BuildInCell, InstanceBuild

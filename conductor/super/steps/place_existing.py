@@ -25,11 +25,12 @@ from msgspec import field, structs
 from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
+from conductor.engine.conflict_policy import CLAIM_OWNER, CONTENTION, MAY_HAVE_CLAIMED
 from conductor.engine.steps import KIND_OF_CLASS, CommitStep, Next, Operation, Outcome, Retry, step
+from conductor.super.cell_clients import was_refused
 from conductor.super.context import SuperPart
 from conductor.super.held_consumers import foreign_beside
 from conductor.super.records import instances as super_records
-from conductor.super.scheduling import CONTENTION, MAY_HAVE_CLAIMED, OWNER, was_refused
 from moorage import errors
 from moorage.messages import SelectDestinations
 from moorage.messages.wire import Message
@@ -195,7 +196,7 @@ class PlaceExisting(SuperPart, ABC):
             request_spec=payload.request_spec,
             instance_uuids=(uuid,),
             num_alternates=payload.num_alternates,
-            owner=OWNER,
+            owner=CLAIM_OWNER,
             consumer_generations={} if request.generation is None else {uuid: request.generation},
             move=payload.move,
             keep_held=request.keep_held,

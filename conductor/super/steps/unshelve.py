@@ -4,10 +4,9 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.engine.conflict_policy import find_consumer, unchanged
+from conductor.engine.conflict_policy import CLAIM_OWNER, find_consumer, unchanged
 from conductor.engine.steps import UNSHELVE, CommitStep, Ended, Next, Operation, Outcome, step
 from conductor.super.records import instances as super_records
-from conductor.super.scheduling import OWNER
 from conductor.super.steps.place_existing import (
     HandOverSelections,
     NotScheduled,
@@ -65,7 +64,7 @@ class SuperUnshelves(PlaceExisting):
         consumer = find_consumer(self._super.placement, operation.subject)
         claim_id = None if consumer is None else consumer.claim_id
         if consumer is not None and claim_id is not None:
-            if consumer.owner != OWNER or consumer.accepted_by is not None:
+            if consumer.owner != CLAIM_OWNER or consumer.accepted_by is not None:
                 # Each doubtful request names an older generation, so it needs no fence.
                 refused = NotScheduled(reason=str(self._placed_already(consumer)), order_number=payload.order_number)
                 return lambda _connection: Next("cancel", refused)
