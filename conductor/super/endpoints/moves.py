@@ -7,11 +7,10 @@ from sqlalchemy import Connection
 
 from conductor.engine.operations import Operations
 from conductor.engine.order_requests import Work, origin
-from conductor.engine.preconditions import advice, cannot_move, require_none_pending
+from conductor.engine.preconditions import advice, cannot_move, not_forced_down, require_none_pending
 from conductor.engine.steps import MOVE, UNSHELVE, Operation
 from conductor.super.context import SuperPart
 from conductor.super.endpoints.instances import SuperView
-from conductor.super.endpoints.targets import Targets
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from conductor.super.steps.move import PrepareMoveStep
@@ -21,6 +20,7 @@ from moorage.bus.bus import serves
 from moorage.messages import (
     Done,
     EvacuateInstance,
+    ListHosts,
     LiveMigrateInstance,
     MigrateInstance,
     Ordered,
@@ -30,7 +30,7 @@ from moorage.messages import (
 from moorage.messages.basis import OrderAfter, check_spec
 from moorage.messages.conductor import OrderToMove
 from moorage.messages.wire import Mutation
-from moorage.model import Flavor, Instance, MoveKind
+from moorage.model import Flavor, HostState, Instance, MoveKind
 
 R = TypeVar("R")
 
@@ -76,7 +76,7 @@ class SuperMoveOrders(SuperPart):
             reason = f"instance {instance.uuid} is {instance.state}; to be unshelved it must be {' or '.join(states)}"
             raise errors.InvalidState(reason=reason + advice(instance.state, instance.migration_uuid))
         cell_uuid = _free_in_cell(instance)
-        Targets(self._super).check(message.host, cell_uuid)
+        self._check_target(message.host, cell_uuid)
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
             number = self._number(connection, message)
@@ -95,7 +95,7 @@ class SuperMoveOrders(SuperPart):
 
     def _plan_move(self, message: OrderToMove, kind: MoveKind, flavor: Flavor | None) -> Work[Ordered]:
         """Check an order to move, and return its transaction."""
-        instance, targets = SuperView(self._super).read_current(message.instance_uuid), Targets(self._super)
+        instance = SuperView(self._super).read_current(message.instance_uuid)
         evacuated = kind == "evacuation"
         # Its cell checks again.
         if instance.state != "active" and not (evacuated and instance.state == "error"):
@@ -104,8 +104,8 @@ class SuperMoveOrders(SuperPart):
         if instance.host is None:
             raise errors.InvalidState(reason=f"instance {instance.uuid} is on no host")
         if evacuated:
-            targets.require_down(instance.host, cell_uuid)
-        targets.check(message.host, cell_uuid, leaving=None if kind == "resize" else instance.host)
+            self._require_down(instance.host, cell_uuid)
+        self._check_target(message.host, cell_uuid, leaving=None if kind == "resize" else instance.host)
         migration_uuid = ids.derived(message.request_id, "migration")
 
         def work(connection: Connection, begun: list[Operation]) -> Ordered:
@@ -145,6 +145,49 @@ class SuperMoveOrders(SuperPart):
         except errors.MoorageError as refusal:
             return self._super.requests.refused(message, refusal)
         return self._super.requests.once(message, work)
+
+    # The scheduler's decision finds later changes of the hosts.
+    def _check_target(self, host: str | None, cell_uuid: str, *, leaving: str | None = None) -> None:
+        """Refuse a target host that an instance of this cell cannot go to; null leaves the choice to the scheduler.
+
+        :param leaving: the host that the instance must leave, which cannot be the target.
+        :raises InvalidState: the host is in another cell, is the host to leave, is down or is disabled.
+        """
+        if host is None:
+            return
+        nodes = self._nodes(host, cell_uuid)
+        if host == leaving:
+            raise errors.InvalidState(reason=f"the instance is on host {host} already")
+        if all(node.forced_down or not node.up for node in nodes):
+            raise errors.InvalidState(reason=f"host {host} is down")
+        if all(node.disabled for node in nodes):
+            why = f": {nodes[0].disabled_reason}" if nodes[0].disabled_reason else ""
+            raise errors.InvalidState(reason=f"host {host} is disabled{why}")
+
+    def _require_down(self, host: str, cell_uuid: str) -> None:
+        """Refuse an evacuation from a host that no operator has forced down.
+
+        A host without a record cannot be marked: its cell checks whether it is silent.
+
+        :raises InvalidState: the host is not forced down.
+        """
+        found = self._super.scheduler_client.call(ListHosts(service_host=host))
+        if not all(node.forced_down for node in found if node.cell_uuid == cell_uuid):
+            raise not_forced_down(host)
+
+    def _nodes(self, host: str, cell_uuid: str) -> list[HostState]:
+        """Return the nodes of a host of this cell.
+
+        :raises HostNotFound: there is no such host.
+        :raises Unavailable: no scheduler answers.
+        """
+        found = self._super.scheduler_client.call(ListHosts(service_host=host))
+        if not found:
+            raise errors.HostNotFound(name=host)
+        nodes = [node for node in found if node.cell_uuid == cell_uuid]
+        if not nodes:
+            raise errors.InvalidState(reason=f"host {host} is in another cell than the instance")
+        return nodes
 
     def _number(self, connection: Connection, message: OrderAfter[R]) -> int:
         require_free(connection, self._super.operations, message.instance_uuid)
