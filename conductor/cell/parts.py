@@ -4,15 +4,13 @@ from conductor.cell.context import CellContext
 from conductor.cell.endpoints.builds import CellOrders
 from conductor.cell.endpoints.claims import CellClaims
 from conductor.cell.endpoints.gates import CellGates
-from conductor.cell.endpoints.heals import HealOrders
 from conductor.cell.endpoints.identity import CellIdentity
 from conductor.cell.endpoints.inspection import CellInspection
+from conductor.cell.endpoints.instance_orders import InstanceOrders
 from conductor.cell.endpoints.moves import CellMoves
 from conductor.cell.endpoints.providers import CellProviders
-from conductor.cell.endpoints.rebuilds import RebuildOrders
 from conductor.cell.endpoints.resources import ResourceOrders
 from conductor.cell.endpoints.returns import CellReturns
-from conductor.cell.endpoints.shelving import ShelfOrders
 from conductor.cell.holds import CellHolds
 from conductor.cell.steps.cleanup import CellCleanups
 from conductor.cell.steps.delete import CellDeletes
@@ -24,7 +22,6 @@ from conductor.cell.steps.resources import CellResources
 from conductor.cell.steps.return_to_source import ReturnToSource
 from conductor.cell.steps.shelve import CellShelves
 from conductor.cell.steps.start import CellBuilds
-from conductor.cell.steps.stop import CellStops
 from conductor.engine import steps as engine
 from conductor.engine.steps import Steps
 
@@ -52,7 +49,6 @@ _WITH_STEPS = (
     CellRebuilds,
     CellResources,
     CellShelves,
-    CellStops,
     FallBack,
     ReturnToSource,
 )
@@ -65,10 +61,8 @@ _ENDPOINTS = (
     CellMoves,
     CellOrders,
     CellProviders,
-    HealOrders,
-    RebuildOrders,
+    InstanceOrders,
     ResourceOrders,
-    ShelfOrders,
 )
 
 

@@ -1,4 +1,7 @@
-"""Steps `start` and `wait`: order a host to start the guest, then wait for its report, until the timeout."""
+"""Steps `stop`, `start` and `wait`: order a host to start the guest, then wait for its report, until the timeout.
+
+Before a cold migration or a resize the guest on the source is stopped.
+"""
 
 import logging
 from dataclasses import dataclass
@@ -18,9 +21,21 @@ from conductor.cell.records.instances import CellInstance
 from conductor.cell.steps.fall_back import STORE_REPEAT_UNCHANGED
 from conductor.engine.preconditions import not_forced_down
 from conductor.engine.step_calls import Calling
-from conductor.engine.steps import BUILD, MOVE, UNSHELVE, CommitStep, Next, Operation, Outcome, Superseded, Wait, step
+from conductor.engine.steps import (
+    BUILD,
+    MOVE,
+    UNSHELVE,
+    CommitStep,
+    Next,
+    Operation,
+    Outcome,
+    Retry,
+    Superseded,
+    Wait,
+    step,
+)
 from moorage import context, errors, ids
-from moorage.messages import BuildOnHost
+from moorage.messages import BuildOnHost, StopOnHost
 from moorage.model import AllocationRequest, Selection
 
 LOG = logging.getLogger(__name__)
@@ -61,6 +76,49 @@ class StartOrder:
 
 class CellBuilds(CellPart):
     """The steps that builds, moves and unshelvings share. They call neither a scheduler nor the super conductor."""
+
+    @step(MOVE, "stop")
+    def stop(self, operation: Operation) -> CommitStep:
+        """Stop the guest on the source; repeat until the host answers. After the build timeout the move fails."""
+        payload = operation.read(StartStep)
+
+        def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
+            instance, migration = self._cell.migrations.expect(connection, operation.subject, "moving")
+            return instance, self._cell.records.numbered(connection, instance.uuid, migration.source_number)
+
+        instance, source = self._cell.database.read(work)
+        # A silent host is not called, because nobody knows when it would answer.
+        why = self._cell.hosts.why_silent(source.host)
+        if why is not None:
+            # If no order to stop was sent, the guest runs and need not be started again.
+            stopped = operation.is_repeated
+            return partial(self._not_stopped, operation, payload.number, f"{source.host}: {why}", stopped)
+        message = source.order(StopOnHost, operation.derived("stop"), instance.guest_order)
+        try:
+            why = self._cell.agents.order(operation, source, message)
+        except errors.MoorageError as fault:
+            return partial(self._try_again, operation, payload.number, f"{source.host}: {fault}")
+        if why is not None:
+            return partial(self._not_stopped, operation, payload.number, f"{source.host}: {why}", True)
+        LOG.info("The guest of instance %s on host %s is stopped", operation.subject, source.host)
+        return lambda _connection: Next("start", payload)
+
+    def _try_again(self, operation: Operation, number: int, why: str, connection: Connection) -> Outcome:
+        if self._cell.operations.age(connection, operation) < self._cell.options.build_timeout:
+            return Retry(why)
+        return self._not_stopped(operation, number, why, True, connection)
+
+    def _not_stopped(
+        self, operation: Operation, number: int, why: str, stopped: bool, connection: Connection
+    ) -> Outcome:
+        self._cell.migrations.expect(connection, operation.subject, "moving", lock=True)
+        # Nothing was sent to the destination yet, so its attempt can fail with fate "gone", and its claim is released.
+        reason = f"the guest on its source could not be stopped, {why}"
+        attempt = self._cell.records.numbered(connection, operation.subject, number)
+        self._cell.records.change_attempt(
+            connection, attempt.attempt_id, state="failed", reason=reason, guest_gone=True
+        )
+        return Next("give_back", GiveBackStep(failed=number, fate="gone", reason=reason, stopped=stopped))
 
     @step((BUILD, MOVE, UNSHELVE), "start")
     def start(self, operation: Operation) -> Calling[CommitStep]:

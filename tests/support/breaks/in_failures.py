@@ -12,7 +12,7 @@ MOVED_GUESTS = (
         name="moved_while_it_runs",
         promise=2,
         lost="A server is started on the destination of its move while it still runs on the source.",
-        module="conductor.cell.steps.stop",
+        module="conductor.cell.steps.start",
         line="            why = self._cell.agents.order(operation, source, message)",
         broken="            why = None",
         tests=(_MOVES + "test_a_source_that_cannot_be_stopped_keeps_its_guest",),

@@ -1,26 +1,37 @@
-"""The endpoint for orders to shelve and unshelve instances: recorded here, then carried out by the worker."""
+"""The endpoint for orders to shelve, unshelve, rebuild and heal instances; the worker carries them out."""
 
 import msgspec
 from sqlalchemy import Connection
 
 from conductor.cell.attempt_sequence import first_step
 from conductor.cell.context import CellPart
+from conductor.cell.holds import CellHolds
 from conductor.cell.hosts.forced_down import must_be_evacuated
-from conductor.cell.payloads import StartStep
+from conductor.cell.payloads import HealStep, RebuildStep, StartStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.instances import CellInstance
+from conductor.engine.order_requests import origin
 from conductor.engine.preconditions import require_settled
-from conductor.engine.steps import SHELVE, UNSHELVE, Operation
-from moorage import errors
+from conductor.engine.steps import HEAL, REBUILD, SHELVE, UNSHELVE, Operation
+from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.messages import CancelUnshelveInCell, Done, PrepareUnshelveInCell, ShelveInCell, UnshelveInCell
+from moorage.messages import (
+    CancelUnshelveInCell,
+    Done,
+    HealInCell,
+    HealsBegun,
+    PrepareUnshelveInCell,
+    RebuildInCell,
+    ShelveInCell,
+    UnshelveInCell,
+)
 from moorage.model import RequestSpec
 
 
-class ShelfOrders(CellPart):
-    """Serves `shelve_instance`, `prepare_unshelve`, `cancel_unshelve` and `unshelve_instance`.
+class InstanceOrders(CellPart):
+    """Records orders to shelve, unshelve, rebuild and heal, each with its operation.
 
-    Each raises ``InstanceNotFound`` if the instance is unknown here.
+    All but `heal_instances` raise ``InstanceNotFound`` if the instance is unknown here.
     """
 
     @serves(ShelveInCell)
@@ -126,6 +137,48 @@ class ShelfOrders(CellPart):
             )
             begun.append(operation)
             return Done()
+
+        return self._cell.requests.once(message, work)
+
+    @serves(RebuildInCell)
+    def rebuild_instance(self, message: RebuildInCell) -> Done:
+        """Begin to replace an instance's guest; an instance in error can be rebuilt too, if it is on a host.
+
+        :raises InvalidState: the instance cannot be rebuilt in its state.
+        """
+
+        def work(connection: Connection, begun: list[Operation]) -> Done:
+            instance = order_numbers.lock(self._cell.records, connection, message)
+            instance.require("active", "error")
+            if instance.claim_id is None:
+                raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state} and on no host")
+            require_settled(connection, self._cell.operations, instance.uuid)
+            self._cell.records.change(connection, instance.uuid, state="rebuilding", reason=None)
+            order_numbers.next_guest_order(self._cell.records, connection, instance)
+            begun += self._begin(connection, message, REBUILD, "rebuild", RebuildStep(image=message.image))
+            return Done()
+
+        return self._cell.requests.once(message, work)
+
+    @serves(HealInCell)
+    def heal_instances(self, message: HealInCell) -> HealsBegun:
+        """Begin to heal instances; refuse instances without a record here, or with a pending operation."""
+
+        def work(connection: Connection, begun: list[Operation]) -> HealsBegun:
+            refused: dict[str, str] = {}
+            new: dict[str, Operation] = {}
+            for uuid in sorted(message.instances):
+                instance = self._cell.records.lock(connection, uuid)
+                if instance is None:
+                    refused[uuid] = f"this cell has no record of instance {uuid}"
+                elif not CellHolds(self._cell).of(connection, [instance])[0].settled:
+                    refused[uuid] = f"instance {uuid} is {instance.state}, and an operation on it may be under way"
+                else:
+                    heal_uuid = ids.derived(message.request_id, HEAL, uuid)
+                    payload = HealStep(seen=message.instances[uuid])
+                    new[uuid] = Operation.new(origin(message), heal_uuid, HEAL, uuid, "heal", payload)
+            begun += self._cell.operations.begin(connection, list(new.values()))
+            return HealsBegun(operations={uuid: each.uuid for uuid, each in new.items()}, refused=refused)
 
         return self._cell.requests.once(message, work)
 
