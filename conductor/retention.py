@@ -305,13 +305,13 @@ class SuperDeletedInstances:
         found: list[str] = []
         for cell_uuid, uuids in grouped((str(row.cell_uuid), row.uuid) for row in rows).items():
             try:
-                answers = list(self._cells.read_of(cell_uuid, uuids, lambda part: ShowInCell(instance_uuids=part)))
+                answers = self._cells.read_of(cell_uuid, uuids, lambda part: ShowInCell(instance_uuids=part))
+                known = {instance.uuid: instance.state for instance in answers}
             except errors.CellNotFound:
-                answers = []  # an operator has deleted the cell, which had no hosts any more
+                known = {}  # an operator has deleted the cell, which had no hosts any more
             except errors.MoorageError as fault:
                 LOG.info("Records of deleted instances of cell %s are kept: %s", cell_uuid, fault)
                 continue
-            known = {instance.uuid: instance.state for answer in answers for instance in answer}
             found += [uuid for uuid in uuids if wanted(known, uuid)]
         return found
 

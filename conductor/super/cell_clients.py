@@ -126,11 +126,10 @@ class Cells:
 
     def read_of(
         self, uuid: str, named: Sequence[str], message: Callable[[tuple[str, ...]], Message[list[R]]]
-    ) -> Iterator[list[R]]:
-        """Read a cell's records of the named instances or migrations, in as many messages as the answers need.
+    ) -> Iterator[R]:
+        """Yield a cell's records of the named instances or migrations, read by as many messages as the answers need.
 
         :param message: returns the message that reads some of them.
-        :return: yields the answers.
         :raises MoorageError: as :meth:`call`.
         """
         parts = [tuple(part) for part in batches(named, MAX_INSTANCES)]
@@ -143,7 +142,7 @@ class Cells:
                     raise
                 parts += [part[: len(part) // 2], part[len(part) // 2 :]]
             else:
-                yield answer
+                yield from answer
 
     def ask_all(self, message: Message[R]) -> tuple[list[R], list[errors.MoorageError]]:
         """Send a read to all cells concurrently; return the answers, and the errors of the cells without one.

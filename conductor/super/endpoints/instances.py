@@ -79,12 +79,12 @@ class SuperView(SuperPart):
 
     def _read_from_cell(self, cell_uuid: str, known: Sequence[Instance]) -> dict[str, Instance]:
         with_request = any(instance.request_spec is not None for instance in known)
-        answers = self._super.cells.read_of(
+        found = self._super.cells.read_of(
             cell_uuid,
             [instance.uuid for instance in known],
             lambda uuids: ShowInCell(instance_uuids=uuids, with_request=with_request),
         )
-        return {instance.uuid: instance for answer in answers for instance in answer}
+        return {instance.uuid: instance for instance in found}
 
     def _note_deleted(self, known: Sequence[Instance], merged: dict[str, Instance]) -> None:
         deleted = [

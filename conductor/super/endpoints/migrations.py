@@ -73,8 +73,8 @@ class SuperMigrationView(SuperPart):
         try:
             cell = self._super.cells.cell(cell_uuid).name
             uuids = [one.uuid for one in known]
-            for answer in self._super.cells.read_of(cell_uuid, uuids, lambda part: ListMigrationsInCell(uuids=part)):
-                found |= {one.uuid: one for one in answer}
+            for one in self._super.cells.read_of(cell_uuid, uuids, lambda part: ListMigrationsInCell(uuids=part)):
+                found[one.uuid] = one
         except errors.MoorageError as missing:
             LOG.warning("Migrations of cell %s are shown without the records of the cell: %s", cell_uuid, missing)
             fault = str(missing)

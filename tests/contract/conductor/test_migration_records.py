@@ -173,10 +173,10 @@ def test_the_cells_are_polled_for_open_migrations_by_page(
         database.write(partial(super_migrations.change, uuid=one.uuid, state="moving"))
     asked: list[list[str]] = []
 
-    def read_of(_cell_uuid: str, named: list[str], _message: object) -> list[list[Migration]]:
+    def read_of(_cell_uuid: str, named: list[str], _message: object) -> list[Migration]:
         asked.append(named)
         over: dict[str, Any] = {"kind": "resize", "state": "confirmed", "source_host": "h1", "updated_at": 1.0}
-        return [[Migration(uuid=uuid, instance_uuid=ids.fresh(), **over) for uuid in named]]
+        return [Migration(uuid=uuid, instance_uuid=ids.fresh(), **over) for uuid in named]
 
     cells = SimpleNamespace(cell=lambda _uuid: SimpleNamespace(name="cell1"), read_of=read_of)
     SuperMigrationView(cast(Any, SimpleNamespace(database=database, cells=cells))).sync_with_cells()
