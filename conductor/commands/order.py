@@ -152,10 +152,38 @@ class OrderCommand(Configured, Lister):
         ends: Collection[str],
         what: str,
     ) -> list[S]:
-        """Return the objects by uuid; with `--wait`, when each is in one of the states that end the wait."""
-        seen = _wait_for(look, uuids, ends, what, given.wait_timeout if given.wait else 0.0)
-        self.failed = given.wait and any(one.state not in wanted for one in seen)
-        return seen
+        """Return the objects by uuid, as last read; with `--wait`, when each is in one of the states that end the wait.
+
+        A progress bar shows how many are. If the conductor is unavailable, read again: it has the orders on record.
+
+        :raises Unavailable: an object could not be read even once in that time.
+        """
+        seconds = given.wait_timeout if given.wait else 0.0
+        end = time.monotonic() + seconds
+        seen: dict[str, S] = {}
+        open_ = list(uuids)
+        # Without a wait, show no progress bar.
+        with progress.bars() if seconds else nullcontext() as bars:
+            task = None if bars is None else bars.add_task(what, total=len(uuids))
+            while True:
+                fault: errors.Unavailable | None = None
+                for uuid in list(open_):
+                    try:
+                        seen[uuid] = look(uuid)
+                    except errors.Unavailable as unavailable:
+                        fault = unavailable
+                        break
+                    if seen[uuid].state in ends:
+                        open_.remove(uuid)
+                        if bars is not None and task is not None:
+                            bars.advance(task)
+                if not open_ or time.monotonic() > end:
+                    break
+                time.sleep(_INTERVAL)
+        if fault is not None and len(seen) < len(uuids):
+            raise fault
+        self.failed = given.wait and any(one.state not in wanted for one in seen.values())
+        return [seen[uuid] for uuid in uuids]
 
 
 @contextmanager
@@ -166,42 +194,6 @@ def _before_sending() -> Iterator[None]:
     except errors.Unavailable:
         LOG.error("The order was not sent")
         raise
-
-
-def _wait_for(
-    look: Callable[[str], S], uuids: Sequence[str], ends: Collection[str], what: str, seconds: float
-) -> list[S]:
-    """Read each object until it is in one of these states, for ``seconds`` at most; return them as last read.
-
-    A progress bar shows how many are.
-    If the conductor is unavailable, read again: it has the orders on record.
-
-    :raises Unavailable: an object could not be read even once in that time.
-    """
-    end = time.monotonic() + seconds
-    seen: dict[str, S] = {}
-    open_ = list(uuids)
-    # Without a wait, show no progress bar.
-    with progress.bars() if seconds else nullcontext() as bars:
-        task = None if bars is None else bars.add_task(what, total=len(uuids))
-        while True:
-            fault: errors.Unavailable | None = None
-            for uuid in list(open_):
-                try:
-                    seen[uuid] = look(uuid)
-                except errors.Unavailable as unavailable:
-                    fault = unavailable
-                    break
-                if seen[uuid].state in ends:
-                    open_.remove(uuid)
-                    if bars is not None and task is not None:
-                        bars.advance(task)
-            if not open_ or time.monotonic() > end:
-                break
-            time.sleep(_INTERVAL)
-    if fault is not None and len(seen) < len(uuids):
-        raise fault
-    return [seen[uuid] for uuid in uuids]
 
 
 def add_wait(parser: argparse.ArgumentParser, what: str) -> None:
