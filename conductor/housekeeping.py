@@ -22,11 +22,7 @@ _LAST_SECONDS = 1.0
 
 
 class Housekeeping:
-    """Acknowledges recorded answers, prunes old records, and runs the given tasks, each periodically in a thread.
-
-    :param conf: the options of the service, with the seconds between two rounds of pruning, and of each other task.
-    :param rounds: further tasks, each with its name for the log.
-    """
+    """Acknowledges recorded answers, prunes old records, and runs the given tasks, each periodically in a thread."""
 
     def __init__(
         self,

@@ -113,7 +113,6 @@ class EndedRecords:
     ) -> None:
         """Delete old rows of a table about instances, except the newest of each, and a bounded number of them.
 
-        :param key: the column of the table that names a row.
         :param still: the conditions to compare again in the deletion: another transaction may have changed the row.
         """
         # SELECT instance_uuid FROM ... WHERE instance_uuid IN (...) GROUP BY instance_uuid HAVING COUNT(*) > 100

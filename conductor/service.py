@@ -47,7 +47,6 @@ class _Conductor(ComposedService):
 
     :param name: its unique name among the super conductors, or among the conductors of its cell; the operations of an
         earlier process of this name are resumed at once.
-    :param backoff: the wait before a step is retried.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, backoff: Backoff | None = None) -> None:
@@ -136,10 +135,7 @@ class SuperConductor(_Conductor):
 
 
 class CellConductor(_Conductor):
-    """The service of topic `conductor.<cell uuid>` on a cell's bus.
-
-    :param cell_name: the name of the cell.
-    """
+    """The service of topic `conductor.<cell uuid>` on a cell's bus."""
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, cell_name: str, backoff: Backoff | None = None) -> None:
         super().__init__(conf, name, backoff)

@@ -88,10 +88,7 @@ class AttemptSequences:
     def next_step(
         self, connection: Connection, instance: CellInstance, failed: int, reason: str, fate: Fate
     ) -> Outcome:
-        """Return the step that follows a failed attempt: swap to the next host, or undo if there is none.
-
-        :param failed: the number of the attempt.
-        """
+        """Return the step that follows the failed attempt of this number: swap to the next host, or undo."""
         _instance, sequence = self.of(connection, instance)
         attempt = self._records.numbered(connection, instance.uuid, failed)
         # A failed build makes its host less attractive to the scheduler. A failed move does not count, because the

@@ -84,7 +84,6 @@ class Acknowledgements:
 class AcknowledgingClient:
     """A client for steps, for a topic that stores its answers until they are acknowledged.
 
-    :param bulkheads: bound the threads that wait for a topic, as :func:`service_bulkheads` returns them.
     :param may_postpone: false if a step has called another destination before: it cannot restart.
     """
 

@@ -49,10 +49,7 @@ def find_consumer(placement: AcknowledgingClient, uuid: str) -> Consumer | None:
 
 
 def describe_foreign(foreign: Allocations, *, stay: bool) -> str | None:
-    """Describe for operators which foreign allocations were deleted or stay; return None if there were none.
-
-    :param stay: whether they stay.
-    """
+    """Describe for operators which foreign allocations were deleted or stay; return None if there were none."""
     if not foreign:
         return None
     outcome = "foreign allocations stay" if stay else "foreign allocations were deleted"

@@ -29,7 +29,6 @@ def list_operations(
     """Return the operations of one schema, the oldest first.
 
     :param scope: the columns that restrict the table to one cell, with their values; empty for the super conductor.
-    :param ended: include the operations that have ended.
     :param subjects: restrict the list to operations with one of these subjects or of ``uuids``.
     :param limit: return one page of at most this length, in the order of uuids, after the uuid ``after``.
     """

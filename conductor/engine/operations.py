@@ -49,10 +49,7 @@ class PendingOperation:
 class Operations(Leases):
     """The operations of one schema, with the leases of one conductor.
 
-    :param name: the name of the conductor.
     :param scope: the columns that restrict the table to one cell, with their values; empty for the super conductor.
-    :param backoff: the wait before a step is retried.
-    :param lease_seconds: the seconds after which a lease expires if it is not renewed.
     """
 
     def __init__(

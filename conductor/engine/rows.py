@@ -51,7 +51,6 @@ def batches(whole: Sequence[T], size: int = BATCH) -> Iterator[Sequence[T]]:
 def whole_list(message: M, read: Callable[[M], list[T]]) -> list[T]:
     """Return a list that is requested without a limit; read only one entry more than one message may have.
 
-    :param read: reads a part of the list.
     :raises ReplyTooLarge: there are more entries.
     """
     found = read(msgspec.structs.replace(message, limit=MAX_LISTED + 1))

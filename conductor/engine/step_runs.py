@@ -91,10 +91,7 @@ class StepRun:
 
 
 class StepRuns:
-    """Begins steps, and fulfils the needs of several of them together.
-
-    :param steps: the function for each kind and step.
-    """
+    """Begins steps, and fulfils the needs of several of them together."""
 
     def __init__(self, operations: Operations, steps: Steps, acknowledgements: Acknowledgements | None) -> None:
         self._operations = operations

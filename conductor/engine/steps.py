@@ -226,7 +226,6 @@ def step(kinds: str | tuple[str, ...], name: str) -> Callable[[M], M]:
 def steps_of(parts: Iterable[Any], stored: Mapping[str, tuple[str, ...]]) -> Steps:
     """Map each kind and step to its function: the method that a part marks with :func:`step`.
 
-    :param stored: the names of the steps that may be on record, by kind.
     :raises TypeError: a step has two functions or none, or its name is not in ``stored``.
     """
     found: dict[tuple[str, str], Step] = {}

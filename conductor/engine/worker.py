@@ -52,8 +52,6 @@ class Worker:
     Its public methods raise ``StoreUnavailable`` if the records cannot be reached.
 
     :param service: the service name on log lines.
-    :param bulkheads: the bulkheads of the destinations that steps call.
-    :param acknowledgements: notes when the answers to a step's requests are on record.
     """
 
     def __init__(

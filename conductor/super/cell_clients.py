@@ -129,7 +129,6 @@ class Cells:
     ) -> Iterator[R]:
         """Yield a cell's records of the named instances or migrations, read by as many messages as the answers need.
 
-        :param message: returns the message that reads some of them.
         :raises MoorageError: as :meth:`call`.
         """
         parts = [tuple(part) for part in batches(named, MAX_INSTANCES)]

@@ -227,9 +227,8 @@ class HostForwarder:
             self._asked_at.update(dict.fromkeys(names, moment))
 
     def _report(self, tries: Sequence[float], **content: Any) -> HostsRegistered:
-        """Send a report until a scheduler has taken it.
+        """Send a report until a scheduler has taken it; the timeouts of the tries are fractions of the longest one.
 
-        :param tries: the timeout of each try, as a fraction of the longest timeout.
         :raises Unavailable: no try was answered.
         """
         message = ReportHosts(request_id=ids.fresh(), cell_uuid=self._cell_uuid, **content)

@@ -26,7 +26,6 @@ def note_deleted(
     Who deletes a host asserts that no guest runs there. If such a host returns after all, it lists its guests.
 
     :param silent_for: hosts that have been silent for more than so many seconds are considered.
-    :param deleted: returns those of some hosts that an operator has deleted.
     """
     after = ""
     while names := database.read(partial(_with_ended_guests, cell_uuid, silent_for, after)):

@@ -175,10 +175,7 @@ class AttemptRecords:
         return bool(self._attempts(connection, _OF_CLAIM, instance=instance_uuid, claim=claim_id))
 
     def on_hosts(self, connection: Connection, hosts: Sequence[str], *, ended: bool = False) -> list[AttemptRecord]:
-        """Return the attempts whose guests may be on these hosts.
-
-        :param ended: return only those that have ended.
-        """
+        """Return the attempts whose guests may be on these hosts; with ``ended`` only those that have ended."""
         query = _ENDED_ON_HOSTS if ended else _ON_HOSTS
         return [attempt for names in batches(hosts) for attempt in self._attempts(connection, query, hosts=names)]
 

@@ -83,10 +83,7 @@ class FailedBuilds:
             connection.execute(_HALVING, {"cell": self._cell_uuid, "hosts": names, "factor": 0.5**started})
 
     def counts(self, connection: Connection, half_life: float) -> tuple[dict[str, float], bool]:
-        """Return the current count of each host that has one, and whether there are failures that no longer count.
-
-        :param half_life: seconds after which a failure counts half as much.
-        """
+        """Return the current count of each host that has one, and whether there are failures that no longer count."""
         found = connection.execute(_SUMS, {"cell": self._cell_uuid, "half_life": half_life}).all()
         counts = {row.host: count for row in found if (count := in_steps(row.total))}
         return counts, any(row.oldest > _FORGOTTEN_AFTER for row in found)

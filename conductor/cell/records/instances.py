@@ -239,10 +239,7 @@ class CellRecords(AttemptRecords):
         _CHANGES.execute(connection, self.cell_uuid, uuids, encoded(values))
 
     def show(self, connection: Connection, uuids: Collection[str], *, with_request: bool = False) -> list[Instance]:
-        """Return instances as they are shown to an operator, each with all its attempts; an unknown one is left out.
-
-        :param with_request: include the request spec.
-        """
+        """Return instances as they are shown to an operator, each with all its attempts; an unknown one is left out."""
         attempts = self.attempts_shown(connection, "instance_uuid", uuids)
         # A few requests are in memory at a time.
         return [

@@ -145,7 +145,6 @@ class CellMoveEnds(CellPart):
     def _leave(self, connection: Connection, operation: Operation, left: AttemptRecord, **values: str) -> None:
         """End an attempt that is left: it passes no gate any more, and a returning host destroys its guest.
 
-        :param values: further columns of the attempt.
         :raises Superseded: another conductor has taken over the operation, and has ended it.
         """
         self._lock(connection, operation)

@@ -245,10 +245,7 @@ def _not_evacuated(number: int, reason: str, _connection: Connection) -> Outcome
 
 
 def start_id(operation_uuid: str, number: int) -> str:
-    """Return the request id of the order to start an attempt.
-
-    :param number: the number of the attempt.
-    """
+    """Return the request id of the order to start the attempt with this number."""
     return ids.derived(operation_uuid, "start", number)
 
 

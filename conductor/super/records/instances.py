@@ -281,7 +281,6 @@ def set_state(connection: Connection, uuids: Collection[str], state: InstanceSta
 def read(connection: Connection, uuid: str, *, with_request: bool = False) -> Instance:
     """Return one instance as recorded here, without its cell's record.
 
-    :param with_request: include its request.
     :raises InstanceNotFound: there is no such instance.
     """
     row = connection.execute(select(instances).where(instances.c.uuid == uuid)).one_or_none()
