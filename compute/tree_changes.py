@@ -67,7 +67,9 @@ def moves(before: ProviderTree, after: ProviderTree) -> tuple[MoveInstruction, .
     than before, in the order of the tree. Inventories that only grow, shrink or vanish are left to a report.
     """
     amounts: dict[tuple[str, str], dict[str, int]] = {}
-    for name in _leaving(before, after):
+    # The resource classes that leave some provider, in the order of the tree.
+    leaving = [name for provider in before for name in provider.inventories if _leaves(provider, name, after)]
+    for name in dict.fromkeys(leaving):
         arriving = _growth(before, after, name)
         for provider in before:
             left = provider.inventories[name].total if _leaves(provider, name, after) else 0
@@ -81,12 +83,6 @@ def moves(before: ProviderTree, after: ProviderTree) -> tuple[MoveInstruction, .
         MoveInstruction(from_resource_provider=source, moved_resources=resources, to_resource_provider=destination)
         for (source, destination), resources in amounts.items()
     )
-
-
-def _leaving(before: ProviderTree, after: ProviderTree) -> list[str]:
-    """Return the resource classes that leave some provider, in the order of the tree."""
-    names = [name for provider in before for name in provider.inventories if _leaves(provider, name, after)]
-    return list(dict.fromkeys(names))
 
 
 def _leaves(provider: DriverProvider, resource_class: str, after: ProviderTree) -> bool:

@@ -46,7 +46,8 @@ class FakeLayout:
     def __init__(self, options: cfg.ConfigOpts.GroupAttr) -> None:
         self._options = options
         self._ratios: dict[str, float] = {VCPU: options.vcpu_allocation_ratio}
-        devices = [*_gpus(options), *_nics(options)]
+        gpus = [_Part(f"gpu{number}", {VGPU: options.vgpus_per_gpu}) for number in range(options.gpus)]
+        devices = [*gpus, *_nics(options)]
         whole = _whole(options, devices)
         self._parts = [*_numa_nodes(options), *devices] if options.layout == "nested" else []
         apart = {name for part in self._parts for name in part.totals}
@@ -142,11 +143,6 @@ def _numa_nodes(options: cfg.ConfigOpts.GroupAttr) -> Iterator[_Part]:
 def _share(whole: int, shares: int, number: int) -> int:
     """Return one of several nearly equal shares of a whole; the first ones are the larger ones."""
     return whole // shares + (number < whole % shares)
-
-
-def _gpus(options: cfg.ConfigOpts.GroupAttr) -> Iterator[_Part]:
-    for number in range(options.gpus):
-        yield _Part(f"gpu{number}", {VGPU: options.vgpus_per_gpu})
 
 
 def _nics(options: cfg.ConfigOpts.GroupAttr) -> Iterator[_Part]:

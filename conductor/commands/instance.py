@@ -24,7 +24,7 @@ from moorage.messages import (
     ListInstances,
     ShowInstance,
 )
-from moorage.model import Instance, ServerGroup
+from moorage.model import Instance
 from moorage.model.allocations import amounts_of, in_words
 from moorage.model.states import InstanceState
 
@@ -56,17 +56,17 @@ class InstanceBuildCommand(OrderCommand):
             raise errors.InvalidRequest(path="--count", reason=f"from 1 to {MAX_INSTANCES} instances can be ordered")
         request_id = self.named(parsed_args)
         uuids = tuple(ids.derived(request_id, "instance", number) for number in range(count))
+        group = None
+        if parsed_args.server_group is not None:
+            group = self.client("placement").call(GetServerGroup(uuid=parsed_args.server_group)).group
         spec = msgspec.structs.replace(
             request_arguments.request_spec(parsed_args),
-            server_group=self._group(parsed_args.server_group),
+            server_group=group,
             force_hosts=() if parsed_args.host is None else (parsed_args.host,),
         )
         names = _names(parsed_args.name, count)
         self.order(BuildInstances(request_id=request_id, request_spec=spec, instance_uuids=uuids, names=names))
         return INSTANCE_COLUMNS, self.wait(parsed_args, uuids, "active", "building", ends=("error",))
-
-    def _group(self, uuid: str | None) -> ServerGroup | None:
-        return None if uuid is None else self.client("placement").call(GetServerGroup(uuid=uuid)).group
 
 
 def _names(given: str | None, count: int) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ The calls of operations that are due at the same time are then sent in one messa
 If a step waits for anything else, it yields a function that waits, so that the other steps need not wait too.
 """
 
-import inspect
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -29,11 +28,6 @@ class StepCall(Generic[R]):
 
 #: A generator that leaves its calls and other waits to the worker, and returns a value at the end.
 Calling = Generator[StepCall[Any] | Callable[[], Any], Any, T]
-
-
-def leaves_calls(function: Callable[..., Any]) -> bool:
-    """Return whether a step leaves its calls to the worker."""
-    return inspect.isgeneratorfunction(function)
 
 
 def run_calls_here(calling: Calling[T]) -> T:

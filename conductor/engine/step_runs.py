@@ -5,6 +5,7 @@ that records its outcome, and continues with the result.
 """
 
 import contextvars
+import inspect
 import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.bulkheads import StepScope
 from conductor.engine.operations import Operations, StepDone
 from conductor.engine.rows import grouped
-from conductor.engine.step_calls import Calling, StepCall, fulfil, leaves_calls
+from conductor.engine.step_calls import Calling, StepCall, fulfil
 from conductor.engine.step_counts import counted
 from conductor.engine.steps import CommitStep, Operation, Retry, Steps, Superseded
 from conductor.engine.waiting_steps import KeptPlace, Postponed
@@ -112,7 +113,7 @@ class StepRuns:
         # While failpoints are armed, each step runs alone.
         if key != (other.kind, other.step) or key not in self._steps or failpoints.are_armed():
             return False
-        return leaves_calls(self._steps[key])
+        return inspect.isgeneratorfunction(self._steps[key])
 
     def fulfil(self, runs: Sequence[StepRun], leave: Callable[[Sequence[StepRun]], None]) -> list[StepRun]:
         """Fulfil the needs of steps, together where possible; return the steps that this thread continues.

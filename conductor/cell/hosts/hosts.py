@@ -154,7 +154,10 @@ class CellHosts:
     def _record(self, connection: Connection, message: ReportHostsInCell) -> bool:
         """Record descriptions, and new lives of started hosts; return True if the schedulers must get a description."""
         started = frozenset(message.started)
-        self._require_own(connection, message)
+        for host, agent in self._of_others(
+            connection, message.agent, {host.service_host for host in message.hosts}
+        ).items():
+            raise errors.InvalidState(reason=f"host {host} belongs to agent {agent}, which is alive")
         # A driver may list a node twice: the last description counts, as it does for the agent.
         described = {(host.service_host, host.nodename): host for host in message.hosts}
         changed = [self._describe(connection, part, started) for part in batches(list(described.values()))]
@@ -173,11 +176,6 @@ class CellHosts:
             superseded=place is MessagePlace.SUPERSEDED,
             of_others=self._of_others(connection, message.agent, message.intended or ()),
         )
-
-    def _require_own(self, connection: Connection, message: ReportHostsInCell) -> None:
-        described = {host.service_host for host in message.hosts}
-        for host, agent in self._of_others(connection, message.agent, described).items():
-            raise errors.InvalidState(reason=f"host {host} belongs to agent {agent}, which is alive")
 
     def _of_others(self, connection: Connection, agent: str, hosts: Collection[str]) -> dict[str, str]:
         # As in `why_silent`: an agent that no conductor could hear is not silent.

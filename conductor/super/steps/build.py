@@ -170,7 +170,10 @@ class SuperBuilds(SuperPart):
         return Next("hand_over", HandOverStep(), carried=builds)
 
     def _not_selected(self, operation: Operation, payload: SelectStep, fault: errors.MoorageError) -> CommitStep:
-        if isinstance(fault, MAY_HAVE_CLAIMED) and operation.tries < self._retries(fault):
+        retries: int = self._super.options.max_unanswered_retries
+        if isinstance(fault, _AWAY):
+            retries = max(retries, TRIES_WHILE_AWAY)
+        if isinstance(fault, MAY_HAVE_CLAIMED) and operation.tries < retries:
             raise fault
         # An unanswered request may still be carried out, and claim. So may an earlier copy of a request that is
         # answered now. A request whose answer is too large for the bus was carried out.
@@ -178,10 +181,6 @@ class SuperBuilds(SuperPart):
         if isinstance(fault, (*MAY_HAVE_CLAIMED, errors.ReplyTooLarge)):
             doubted = structs.replace(payload, doubtful=True)
         return lambda connection: self._refused(connection, doubted, fault)
-
-    def _retries(self, fault: errors.MoorageError) -> int:
-        unanswered: int = self._super.options.max_unanswered_retries
-        return max(unanswered, TRIES_WHILE_AWAY) if isinstance(fault, _AWAY) else unanswered
 
     def _refused(self, connection: Connection, payload: SelectStep, fault: errors.MoorageError) -> Outcome:
         wanted = super_records.lock_building(connection, payload.instance_uuids)

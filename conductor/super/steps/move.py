@@ -5,12 +5,11 @@ import logging
 from msgspec import structs
 from sqlalchemy import Connection
 
-from conductor.engine.conflict_policy import describe_foreign, find_consumer
+from conductor.engine.conflict_policy import CLAIM_OWNER, MAY_HAVE_CLAIMED, describe_foreign, find_consumer
 from conductor.engine.steps import ABORTED, MOVE, CommitStep, Ended, Next, Operation, Outcome, step
 from conductor.super.held_consumers import without
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
-from conductor.super.scheduling import MAY_HAVE_CLAIMED, OWNER
 from conductor.super.steps.place_existing import (
     HandOverSelections,
     NotScheduled,
@@ -94,7 +93,17 @@ class SuperMoves(PlaceExisting):
             return self._not_prepared(operation, fault)
         if preparing.kind == "evacuation":
             self._claim_lost_source(operation, placement)
-        following = self.first_step(_requested(placement, preparing), _move(placement, preparing, operation.uuid))
+        spec = within_cell(placement.request_spec, preparing.cell_uuid, preparing.host)
+        if preparing.flavor is not None:
+            spec = structs.replace(spec, flavor=preparing.flavor)
+        move = Move(
+            migration_uuid=operation.uuid,
+            kind=preparing.kind,
+            claim_id=placement.claim_id,
+            held=placement.selection.allocation_request,
+            drop_extras=preparing.drop_extras,
+        )
+        following = self.first_step(spec, move)
 
         def commit(connection: Connection) -> Outcome:
             super_migrations.change(connection, operation.uuid, source_host=placement.selection.service_host)
@@ -254,11 +263,6 @@ class SuperMoves(PlaceExisting):
         return Ended(refused.reason)
 
 
-def _requested(placement: Placement, preparing: PrepareMoveStep) -> RequestSpec:
-    spec = within_cell(placement.request_spec, preparing.cell_uuid, preparing.host)
-    return spec if preparing.flavor is None else structs.replace(spec, flavor=preparing.flavor)
-
-
 def _hold_of_source(instance_uuid: str, placement: Placement) -> RecordedHold:
     """Return the hold of an instance at its present place."""
     spec, selection = placement.request_spec, placement.selection
@@ -275,15 +279,5 @@ def _hold_of_source(instance_uuid: str, placement: Placement) -> RecordedHold:
         project_id=spec.project_id,
         user_id=spec.user_id,
         group=spec.server_group,
-        owner=OWNER,
-    )
-
-
-def _move(placement: Placement, preparing: PrepareMoveStep, migration_uuid: str) -> Move:
-    return Move(
-        migration_uuid=migration_uuid,
-        kind=preparing.kind,
-        claim_id=placement.claim_id,
-        held=placement.selection.allocation_request,
-        drop_extras=preparing.drop_extras,
+        owner=CLAIM_OWNER,
     )
