@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from conductor.cell.payloads import Fate, GiveBackStep, ReleaseStep, StartStep, SwapStep
+from conductor.cell.records import failed_builds
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.failed_builds import FailedBuilds
 from conductor.cell.records.gates import AttemptAtGate, InstanceAtGate
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import SELF_CONFIRMING, CellMigration, MigrationRecords
@@ -62,7 +62,6 @@ class AttemptSequences:
     def __init__(self, records: CellRecords, migrations: MigrationRecords) -> None:
         self._records = records
         self._migrations = migrations
-        self._failed_builds = FailedBuilds(records.cell_uuid)
 
     def of(self, connection: Connection, instance: CellInstance | None) -> tuple[CellInstance, AttemptSequence]:
         """Return an instance with its current sequence.
@@ -94,7 +93,7 @@ class AttemptSequences:
         # A failed build makes its host less attractive to the scheduler. A failed move does not count, because the
         # source may be the cause. A failure that would happen on every host does not count either.
         if sequence.kind != MOVE and not attempt.no_other_host:
-            self._failed_builds.add(connection, attempt.attempt_id, attempt.host)
+            failed_builds.add(connection, self._records.cell_uuid, attempt.attempt_id, attempt.host)
         candidate = self._records.next_number(connection, instance.uuid)
         reason = reason[:LONGEST_TEXT]
         is_last = sequence.is_aborted or attempt.no_other_host
@@ -133,7 +132,7 @@ class AttemptSequences:
     def _guests_run(self, connection: Connection, attempts: Collection[AttemptRecord | AttemptAtGate]) -> None:
         attempt_ids = sorted(attempt.attempt_id for attempt in attempts)
         self._records.change_attempts(connection, attempt_ids, state="active")
-        self._failed_builds.halve(connection, [attempt.host for attempt in attempts])
+        failed_builds.halve(connection, self._records.cell_uuid, [attempt.host for attempt in attempts])
 
 
 def first_step(number: int, is_revoked: bool, claim_id: str | None = None) -> tuple[str, Value]:

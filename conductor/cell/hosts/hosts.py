@@ -9,10 +9,9 @@ import msgspec
 from oslo_config import cfg
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, exc, exists, func, select, tuple_, update
 
-from conductor.cell.hosts import agent_reports, renamed_nodes
+from conductor.cell.hosts import agent_reports, owners, renamed_nodes
 from conductor.cell.hosts.agent_reports import Kind, MessagePlace
 from conductor.cell.hosts.forwarded import ForwardedHosts
-from conductor.cell.hosts.owners import HostOwners
 from conductor.cell.hosts.reach import HostReach
 from conductor.cell.records.lives import MISSED, SEEN, HostLives, Life
 from conductor.engine.rows import batches
@@ -106,7 +105,6 @@ class CellHosts:
         #: For each host that has not reported since the database's clock was set back: its recorded time, and when it
         #: was first read, by the monotonic clock.
         self._ahead: dict[str, tuple[float, float]] = {}
-        self._owners = HostOwners(cell_uuid)
         self._lives = HostLives(cell_uuid)
         self.forwarded = ForwardedHosts(database, cell_uuid)
         #: Set when there are changes for the schedulers that should not wait for the next round.
@@ -154,12 +152,11 @@ class CellHosts:
     def _record(self, connection: Connection, message: ReportHostsInCell) -> bool:
         """Record descriptions, and new lives of started hosts; return True if the schedulers must get a description."""
         started = frozenset(message.started)
-        for host, agent in self._of_others(
-            connection, message.agent, {host.service_host for host in message.hosts}
-        ).items():
-            raise errors.InvalidState(reason=f"host {host} belongs to agent {agent}, which is alive")
         # A driver may list a node twice: the last description counts, as it does for the agent.
         described = {(host.service_host, host.nodename): host for host in message.hosts}
+        of_others = self._of_others(connection, message.agent, {service_host for service_host, _node in described})
+        for service_host, agent in of_others.items():
+            raise errors.InvalidState(reason=f"host {service_host} belongs to agent {agent}, which is alive")
         changed = [self._describe(connection, part, started) for part in batches(list(described.values()))]
         self._lives.begin(connection, message.agent, message.started)
         return any(changed)
@@ -180,7 +177,7 @@ class CellHosts:
     def _of_others(self, connection: Connection, agent: str, hosts: Collection[str]) -> dict[str, str]:
         # As in `why_silent`: an agent that no conductor could hear is not silent.
         heard = self.reach.has_lasted()
-        return self._owners.of_others(connection, agent, hosts, self.down_after, could_be_heard=heard)
+        return owners.of_others(connection, self._cell_uuid, agent, hosts, self.down_after, could_be_heard=heard)
 
     def returned(self, agent: str, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
         """Record that hosts have returned: they have destroyed the ended guests, and count as up from now on.
@@ -215,7 +212,7 @@ class CellHosts:
 
     def agent_of(self, service_host: str) -> str | None:
         """Return the agent that reports a host, or None for an unknown host."""
-        return self._database.read(lambda connection: self._owners.agent_of(connection, service_host))
+        return self._database.read(lambda connection: owners.agent_of(connection, self._cell_uuid, service_host))
 
     def why_returning(self, service_host: str) -> str | None:
         """Return the reason if a host is still returning, so that no build may begin there, else None."""

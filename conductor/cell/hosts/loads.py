@@ -7,7 +7,7 @@ from oslo_config import cfg
 from sqlalchemy import Connection, and_, func, select
 
 from conductor.cell.hosts.image_counts import ImageCounts
-from conductor.cell.records.failed_builds import FailedBuilds
+from conductor.cell.records import failed_builds
 from conductor.engine.steps import BUILD, MOVE, REBUILD, UNSHELVE
 from conductor.schema import cell_hosts, cell_instances, cell_migrations, cell_operations
 from moorage.db.columns import as_uuid, now
@@ -25,7 +25,6 @@ class CellLoads:
         self._database = database
         self._cell_uuid = cell_uuid
         self._half_life: float = conf.conductor.failed_build_half_life
-        self._failed = FailedBuilds(cell_uuid)
         self._images = ImageCounts(database, cell_uuid, conf.conductor.reported_image_properties)
 
     def now(self) -> tuple[Mapping[str, HostLoad], float]:
@@ -35,11 +34,17 @@ class CellLoads:
         def work(connection: Connection) -> tuple[float, Mapping[str, int], Mapping[str, float], bool]:
             # Read the clock first: then the records are at least as new as the returned time.
             clock: float = connection.scalars(select(now())).one()
-            return clock, self._under_way(connection), *self._failed.counts(connection, self._half_life)
+            return (
+                clock,
+                self._under_way(connection),
+                *failed_builds.counts(connection, self._cell_uuid, self._half_life),
+            )
 
         at, io_ops, failed, some_are_old = self._database.read(work)
         if some_are_old:
-            self._database.write(lambda connection: self._failed.forget_old(connection, self._half_life))
+            self._database.write(
+                lambda connection: failed_builds.forget_old(connection, self._cell_uuid, self._half_life)
+            )
         loads = {
             host: HostLoad(
                 io_ops=io_ops.get(host, 0),

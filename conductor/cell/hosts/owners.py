@@ -55,33 +55,34 @@ _OF_OTHERS = select(cell_hosts.c.service_host, cell_hosts.c.agent).where(
 _FOR_EVER = 3.2e9
 
 
-class HostOwners:
-    """Reads which agents the hosts of one cell belong to; each method is a part of the caller's transaction."""
+def agent_of(connection: Connection, cell_uuid: str, service_host: str) -> str | None:
+    """Return the agent of a host, or None for an unknown host."""
+    agent: str | None = connection.scalar(_AGENT, {"of_cell": cell_uuid, "of_host": service_host})
+    return agent
 
-    def __init__(self, cell_uuid: str) -> None:
-        self._cell_uuid = cell_uuid
 
-    def agent_of(self, connection: Connection, service_host: str) -> str | None:
-        """Return the agent of a host, or None for an unknown host."""
-        agent: str | None = connection.scalar(_AGENT, {"of_cell": self._cell_uuid, "of_host": service_host})
-        return agent
+def of_others(
+    connection: Connection,
+    cell_uuid: str,
+    agent: str,
+    hosts: Collection[str],
+    down_after: float,
+    *,
+    could_be_heard: bool,
+) -> dict[str, str]:
+    """Return those of some hosts that belong to other agents, each with its agent.
 
-    def of_others(
-        self, connection: Connection, agent: str, hosts: Collection[str], down_after: float, *, could_be_heard: bool
-    ) -> dict[str, str]:
-        """Return those of some hosts that belong to other agents, each with its agent.
-
-        :param down_after: the seconds without a heartbeat after which another agent may take a host over.
-        :param could_be_heard: whether agents could send heartbeats for so long; otherwise none counts as silent.
-        """
-        found: dict[str, str] = {}
-        for names in batches(sorted(hosts)):
-            named = {
-                "of_cell": self._cell_uuid,
-                "of_hosts": names,
-                "of_agent": agent,
-                "down_after": down_after,
-                "silent_after": down_after if could_be_heard else _FOR_EVER,
-            }
-            found |= {row.service_host: row.agent for row in connection.execute(_OF_OTHERS, named)}
-        return found
+    :param down_after: the seconds without a heartbeat after which another agent may take a host over.
+    :param could_be_heard: whether agents could send heartbeats for so long; otherwise none counts as silent.
+    """
+    found: dict[str, str] = {}
+    for names in batches(sorted(hosts)):
+        named = {
+            "of_cell": cell_uuid,
+            "of_hosts": names,
+            "of_agent": agent,
+            "down_after": down_after,
+            "silent_after": down_after if could_be_heard else _FOR_EVER,
+        }
+        found |= {row.service_host: row.agent for row in connection.execute(_OF_OTHERS, named)}
+    return found

@@ -1,7 +1,9 @@
 """Records of failed builds, by host: a failure counts less with time, and with every guest that starts there.
 
 Every failure is a row with a weight, at first 1. Each guest that starts on the host halves the weights, which has the
-same effect as one half-life. So nothing is written when time passes, and the rows can be added up in any order.
+same effect as one half-life. So nothing is written when time passes, and the rows can be added up in any order. It
+does not matter whether the host, the image or the request has caused the failure. Each function is a part of the
+caller's transaction.
 """
 
 import math
@@ -55,45 +57,39 @@ _OLD = (
 )
 
 
-class FailedBuilds:
-    """Reads and writes the failed builds of one cell; each method is a part of the caller's transaction.
-
-    It does not distinguish whether the host, the image or the request has caused the failure.
-    """
-
-    def __init__(self, cell_uuid: str) -> None:
-        self._cell_uuid = cell_uuid
-
-    def add(self, connection: Connection, attempt_id: str, host: str) -> None:
-        """Insert the failure of an attempt unless it is on record; the caller has locked the instance."""
-        table = cell_failed_builds.c
-        known = select(table.attempt_id).where(table.cell_uuid == self._cell_uuid, table.attempt_id == attempt_id)
-        if connection.execute(known).first() is None:
-            connection.execute(
-                cell_failed_builds.insert().values(
-                    cell_uuid=self._cell_uuid, attempt_id=attempt_id, host=host, weight=1.0, failed_at=now()
-                )
+def add(connection: Connection, cell_uuid: str, attempt_id: str, host: str) -> None:
+    """Insert the failure of an attempt unless it is on record; the caller has locked the instance."""
+    table = cell_failed_builds.c
+    known = select(table.attempt_id).where(table.cell_uuid == cell_uuid, table.attempt_id == attempt_id)
+    if connection.execute(known).first() is None:
+        connection.execute(
+            cell_failed_builds.insert().values(
+                cell_uuid=cell_uuid, attempt_id=attempt_id, host=host, weight=1.0, failed_at=now()
             )
+        )
 
-    def halve(self, connection: Connection, hosts: Iterable[str]) -> None:
-        """Halve the weights of hosts' failures, once for each guest that has started (each time a host is named)."""
-        guests = Counter(hosts)
-        for started in sorted(set(guests.values())):
-            names = sorted(host for host, count in guests.items() if count == started)
-            connection.execute(_HALVING, {"cell": self._cell_uuid, "hosts": names, "factor": 0.5**started})
 
-    def counts(self, connection: Connection, half_life: float) -> tuple[dict[str, float], bool]:
-        """Return the current count of each host that has one, and whether there are failures that no longer count."""
-        found = connection.execute(_SUMS, {"cell": self._cell_uuid, "half_life": half_life}).all()
-        counts = {row.host: count for row in found if (count := in_steps(row.total))}
-        return counts, any(row.oldest > _FORGOTTEN_AFTER for row in found)
+def halve(connection: Connection, cell_uuid: str, hosts: Iterable[str]) -> None:
+    """Halve the weights of hosts' failures, once for each guest that has started (each time a host is named)."""
+    guests = Counter(hosts)
+    for started in sorted(set(guests.values())):
+        names = sorted(host for host, count in guests.items() if count == started)
+        connection.execute(_HALVING, {"cell": cell_uuid, "hosts": names, "factor": 0.5**started})
 
-    def forget_old(self, connection: Connection, half_life: float) -> None:
-        """Delete failures that no longer count, but only a limited number of them in one transaction."""
-        # Delete by keys that were read without a lock: builds that fail at this moment do not wait for it.
-        old = list(connection.scalars(_OLD, {"cell": self._cell_uuid, "seconds": _FORGOTTEN_AFTER * half_life}))
-        table = cell_failed_builds
-        connection.execute(table.delete().where(table.c.cell_uuid == self._cell_uuid, table.c.attempt_id.in_(old)))
+
+def counts(connection: Connection, cell_uuid: str, half_life: float) -> tuple[dict[str, float], bool]:
+    """Return the current count of each host that has one, and whether there are failures that no longer count."""
+    found = connection.execute(_SUMS, {"cell": cell_uuid, "half_life": half_life}).all()
+    by_host = {row.host: count for row in found if (count := in_steps(row.total))}
+    return by_host, any(row.oldest > _FORGOTTEN_AFTER for row in found)
+
+
+def forget_old(connection: Connection, cell_uuid: str, half_life: float) -> None:
+    """Delete failures that no longer count, but only a limited number of them in one transaction."""
+    # Delete by keys that were read without a lock: builds that fail at this moment do not wait for it.
+    old = list(connection.scalars(_OLD, {"cell": cell_uuid, "seconds": _FORGOTTEN_AFTER * half_life}))
+    table = cell_failed_builds
+    connection.execute(table.delete().where(table.c.cell_uuid == cell_uuid, table.c.attempt_id.in_(old)))
 
 
 def in_steps(count: float) -> float:

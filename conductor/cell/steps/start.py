@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 
 from conductor.cell.attempt_sequence import AttemptSequence
 from conductor.cell.context import CellPart
+from conductor.cell.hosts import owners
 from conductor.cell.hosts.hosts import IS_RETURNING
-from conductor.cell.hosts.owners import HostOwners
 from conductor.cell.payloads import Fate, GiveBackStep, StartStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
@@ -164,7 +164,7 @@ class CellBuilds(CellPart):
             moving = sequence.migration.guest(source)
         return StartOrder.of(
             selection,
-            agent=HostOwners(self._cell.cell_uuid).agent_of(connection, attempt.host),
+            agent=owners.agent_of(connection, self._cell.cell_uuid, attempt.host),
             is_returning=self._cell.records.lives.of_host(connection, attempt.host).is_returning,
             request_id=start_id(operation.uuid, payload.number),
             instance_uuid=instance.uuid,

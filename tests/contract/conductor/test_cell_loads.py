@@ -10,7 +10,7 @@ from support.databases.statements import statements_of
 
 from conductor.cell.hosts.image_counts import ImageCounts
 from conductor.cell.hosts.loads import CellLoads
-from conductor.cell.records.failed_builds import FailedBuilds
+from conductor.cell.records import failed_builds
 from conductor.schema import (
     cell_attempts,
     cell_failed_builds,
@@ -165,11 +165,12 @@ class Failures:
 
     def __init__(self, records: Records) -> None:
         self.records = records
-        self.failed = FailedBuilds(records.cell)
 
     def fail(self, host: str, attempt_id: str | None = None) -> str:
         attempt_id = attempt_id or ids.fresh()
-        self.records.database.write(lambda connection: self.failed.add(connection, attempt_id, host))
+        self.records.database.write(
+            lambda connection: failed_builds.add(connection, self.records.cell, attempt_id, host)
+        )
         return attempt_id
 
     def fail_often(self, host: str, times: int) -> None:
@@ -181,7 +182,7 @@ class Failures:
         )
 
     def succeed(self, host: str) -> None:
-        self.records.database.write(lambda connection: self.failed.halve(connection, [host]))
+        self.records.database.write(lambda connection: failed_builds.halve(connection, self.records.cell, [host]))
 
     def pass_(self, seconds: float) -> None:
         table = cell_failed_builds

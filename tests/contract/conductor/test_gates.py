@@ -19,7 +19,7 @@ from support.moorage.batched_calls import handle_together, outcome_of
 from conductor.cell.attempt_sequence import AttemptSequences
 from conductor.cell.endpoints.gates import CellGates
 from conductor.cell.gates import Gates
-from conductor.cell.records.failed_builds import FailedBuilds
+from conductor.cell.records import failed_builds
 from conductor.cell.records.instances import CellRecords, NewInstance
 from conductor.cell.records.migrations import MigrationRecords
 from conductor.engine.bulkheads import CircuitOpen
@@ -336,11 +336,10 @@ def test_each_guest_that_starts_halves_the_failures_of_its_host_also_if_several_
     database: Database,
 ) -> None:
     cell = Cell(database)
-    failed = FailedBuilds(cell.uuid)
-    database.write(lambda connection: failed.add(connection, ids.fresh(), "a"))
-    database.write(lambda connection: failed.add(connection, ids.fresh(), "b"))
+    database.write(lambda connection: failed_builds.add(connection, cell.uuid, ids.fresh(), "a"))
+    database.write(lambda connection: failed_builds.add(connection, cell.uuid, ids.fresh(), "b"))
 
-    database.write(lambda connection: failed.halve(connection, ["a", "a", "b", "c"]))
+    database.write(lambda connection: failed_builds.halve(connection, cell.uuid, ["a", "a", "b", "c"]))
 
     weights = select(cell_failed_builds.c.host, cell_failed_builds.c.weight)
     rows = database.read(
