@@ -13,15 +13,16 @@ from moorage.model import HostReport
 
 _DESCRIPTION = tuple_(cell_hosts.c.service_host, cell_hosts.c.nodename, cell_hosts.c.description_number)
 
-# UPDATE cell_hosts SET description_number = :of_them + 1 WHERE … AND description_number < :least
+#: The conditions that name the row of a node.
+OF_NODE = (
+    cell_hosts.c.cell_uuid == bindparam("of_cell"),
+    cell_hosts.c.service_host == bindparam("of_host"),
+    cell_hosts.c.nodename == bindparam("of_node"),
+)
+
 _NUMBER_AFTER = (
     update(cell_hosts)
-    .where(
-        cell_hosts.c.cell_uuid == bindparam("of_cell"),
-        cell_hosts.c.service_host == bindparam("of_host"),
-        cell_hosts.c.nodename == bindparam("of_node"),
-        cell_hosts.c.description_number < bindparam("least"),
-    )
+    .where(*OF_NODE, cell_hosts.c.description_number < bindparam("least"))
     .values(description_number=bindparam("of_them") + 1)
 )
 

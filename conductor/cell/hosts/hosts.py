@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, exc, exists
 
 from conductor.cell.hosts import agent_reports, owners, renamed_nodes
 from conductor.cell.hosts.agent_reports import Kind, MessagePlace
-from conductor.cell.hosts.forwarded import ForwardedHosts
+from conductor.cell.hosts.forwarded import OF_NODE, ForwardedHosts
 from conductor.cell.hosts.reach import HostReach
 from conductor.cell.records.lives import MISSED, SEEN, HostLives, Life
 from conductor.engine.rows import batches
@@ -68,15 +68,9 @@ _UNDESCRIBED = _undescribed()
 
 _ALL_SEEN = SEEN.where(_OF_AGENT[1])
 
-# UPDATE cell_hosts SET agent = …, description = …, description_number = description_number + 1
-#  WHERE cell_uuid = … AND service_host = … AND nodename = …
 _REDESCRIBE = (
     update(cell_hosts)
-    .where(
-        cell_hosts.c.cell_uuid == bindparam("of_cell"),
-        cell_hosts.c.service_host == bindparam("of_host"),
-        cell_hosts.c.nodename == bindparam("of_node"),
-    )
+    .where(*OF_NODE)
     .values(
         agent=bindparam("new_agent"),
         description=bindparam("new_description"),
