@@ -1,7 +1,10 @@
 """The context of a cell's conductor: the records and clients that its endpoints and steps share."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
+import msgspec
 from oslo_config import cfg
 from sqlalchemy import Connection
 
@@ -10,14 +13,14 @@ from conductor.cell.attempt_sequence import AttemptSequences
 from conductor.cell.gates import Gates
 from conductor.cell.hosts.forced_down import ForcedDownHosts
 from conductor.cell.hosts.hosts import CellHosts
+from conductor.cell.records import order_numbers
 from conductor.cell.records.instances import CellRecords
 from conductor.cell.records.migrations import MigrationRecords
-from conductor.cell.requests import CellRequests
 from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient, service_bulkheads
 from conductor.engine.conflict_policy import PolicyWrites
 from conductor.engine.guarded_client import GuardedClient, endpoint_bulkheads
 from conductor.engine.operations import Operations
-from conductor.engine.order_requests import origin
+from conductor.engine.order_requests import OrderRequests, origin
 from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import Operation
 from conductor.engine.worker import Worker
@@ -27,9 +30,37 @@ from moorage.bus.bus import Bus
 from moorage.db.database import Database
 from moorage.messages import DeleteInCell
 from moorage.messages.basis import NumberedOrder
-from moorage.messages.wire import Message, R
+from moorage.messages.wire import Message, Mutation, R
 from moorage.model import Cell, Value
-from moorage.service.stored_requests import StoredRequests
+from moorage.service.stored_requests import StoredAnswer, StoredRequests
+
+
+class CellRequests(OrderRequests):
+    """The stored requests of one cell. If an order is refused, later orders with its number are refused too.
+
+    Several cells may share a table: the ids in it are derived for each cell.
+    """
+
+    def __init__(self, database: Database, requests: StoredRequests, cell_uuid: str, worker: Worker) -> None:
+        super().__init__(database, requests, worker)
+        self._cell_uuid = cell_uuid
+
+    def _stored(self, message: Mutation[R]) -> Mutation[R]:
+        """Return a message with the request id under which its order is stored in this cell."""
+        return msgspec.structs.replace(message, request_id=ids.derived(self._cell_uuid, message.request_id))
+
+    def _carry_out_and_enqueue(
+        self, message: Mutation[R], carry_out: Callable[[Mutation[R], list[Operation]], StoredAnswer[R]]
+    ) -> R:
+        """Carry out an order and queue its operations; if it is refused, record that its number was refused."""
+        try:
+            return super()._carry_out_and_enqueue(message, carry_out)
+        except (errors.RequestIdReused, errors.RequestInProgress) as fault:
+            raise type(fault)(request_id=message.request_id) from fault
+        except errors.CallerError:
+            if isinstance(message, NumberedOrder) and message.order_number is not None:
+                self._database.write(partial(order_numbers.refuse, cell_uuid=self._cell_uuid, message=message))
+            raise
 
 
 class CellContext:

@@ -4,7 +4,6 @@ from conductor.cell.context import CellContext
 from conductor.cell.endpoints.builds import CellOrders
 from conductor.cell.endpoints.claims import CellClaims
 from conductor.cell.endpoints.gates import CellGates
-from conductor.cell.endpoints.identity import CellIdentity
 from conductor.cell.endpoints.inspection import CellInspection
 from conductor.cell.endpoints.instance_orders import InstanceOrders
 from conductor.cell.endpoints.moves import CellMoves
@@ -56,7 +55,6 @@ _ENDPOINTS = (
     CellClaims,
     CellGates,
     CellHolds,
-    CellIdentity,
     CellInspection,
     CellMoves,
     CellOrders,

@@ -1,4 +1,4 @@
-"""The endpoint that shows a cell's operations and migrations to an operator."""
+"""The endpoint that shows a cell's operations and migrations to an operator, and names the cell to its agents."""
 
 from sqlalchemy import Connection
 
@@ -6,13 +6,13 @@ from conductor.cell.context import CellPart
 from conductor.engine.operation_list import list_operations
 from conductor.schema import cell_operations
 from moorage.bus.bus import serves
-from moorage.messages import ListMigrationsInCell, ListOperationsInCell
-from moorage.model import Migration
+from moorage.messages import ListCells, ListMigrationsInCell, ListOperationsInCell, LocateCellInCell
+from moorage.model import Cell, Migration
 from moorage.model.inspection import OperationSummary
 
 
 class CellInspection(CellPart):
-    """Serves `list_operations` and `list_migrations`, for operators only: no decision depends on the answers."""
+    """Serves reads. No decision depends on the lists, which are for operators only."""
 
     @serves(ListOperationsInCell)
     def list_operations(self, message: ListOperationsInCell) -> list[OperationSummary]:
@@ -43,3 +43,16 @@ class CellInspection(CellPart):
         return self._cell.database.read_one_moment(
             lambda connection: self._cell.migrations.show(connection, message.uuids)
         )
+
+    @serves(LocateCellInCell)
+    def locate_cell(self, message: LocateCellInCell) -> Cell:
+        """Return this cell.
+
+        :raises StoreUnavailable: the cell may have been renamed, and the placement role does not answer.
+        :raises Overloaded: the placement role has not answered for a while.
+        """
+        name = self._cell.cell_name
+        if message.name != name:
+            listed = self._cell.call_placement(ListCells(without_databases=True))
+            name = next((cell.name for cell in listed if cell.uuid == self._cell.cell_uuid), name)
+        return Cell(uuid=self._cell.cell_uuid, name=name)

@@ -18,9 +18,9 @@ from support.databases.statements import statements_of
 from support.moorage.batched_calls import handle_together, outcome_of
 from support.moorage.queued_calls import queue
 
+from conductor.cell.context import CellRequests
 from conductor.cell.endpoints.builds import CellOrders
 from conductor.cell.records.instances import CellRecords
-from conductor.cell.requests import CellRequests
 from conductor.engine.bulkheads import Bulkheads
 from conductor.engine.operations import Operations
 from conductor.engine.order_requests import OrderRequests
