@@ -19,14 +19,7 @@ _LONGEST_WAIT = 5.0
 
 #: The errors that the content of a report causes, perhaps only that of one host: the conductor refuses the report or
 #: fails unexpectedly on it, or it cannot be encoded.
-AT_FAULT = (
-    errors.CallerError,
-    errors.PlacementRefused,
-    errors.StaleView,
-    errors.InternalError,
-    TypeError,
-    ValueError,
-)
+AT_FAULT = (errors.CallerError, errors.PlacementRefused, errors.StaleView, errors.InternalError, TypeError, ValueError)
 
 
 class Interrupted(Exception):

@@ -228,10 +228,7 @@ class Tracker:
             )
             return
         message = self._numbering.message(
-            ReshapeProviderTree,
-            instructions=change.instructions,
-            providers=change.children(),
-            dealt=change.dealt,
+            ReshapeProviderTree, instructions=change.instructions, providers=change.children(), dealt=change.dealt
         )
         try:
             with context.bound(request_id=message.request_id):

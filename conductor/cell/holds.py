@@ -24,13 +24,7 @@ from moorage.model.states import InstanceState
 #: In these states the allocations are known, as long as no operation is pending.
 _AT_REST: tuple[InstanceState, ...] = ("active", "error", "moved", "shelved", "deleted")
 #: While one of these steps keeps failing, the allocations of both sides of a move stay as before the step.
-_UNENDED = {
-    (CONFIRM, "destroy"),
-    (CONFIRM, "end"),
-    (REVERT, "destroy"),
-    (REVERT, "give_back"),
-    (MOVE, "give_back"),
-}
+_UNENDED = {(CONFIRM, "destroy"), (CONFIRM, "end"), (REVERT, "destroy"), (REVERT, "give_back"), (MOVE, "give_back")}
 
 
 class CellHolds(CellPart):
@@ -144,10 +138,7 @@ def _of_a_move(
         "accepted_by": source.attempt_id,
         "accepted_host": source.host,
     }
-    return [
-        *_hold(instance, current, claimed | shared),
-        *_hold(instance, source, held - shared, **migration),
-    ]
+    return [*_hold(instance, current, claimed | shared), *_hold(instance, source, held - shared, **migration)]
 
 
 def hold_of_source(instance: CellInstance, move: CellMigration, source: AttemptRecord) -> list[RecordedHold]:

@@ -128,12 +128,7 @@ class OrderCommand(Configured, Lister):
         return request_id
 
     def wait(
-        self,
-        given: argparse.Namespace,
-        uuids: Sequence[str],
-        state: str,
-        what: str,
-        ends: Collection[str] = (),
+        self, given: argparse.Namespace, uuids: Sequence[str], state: str, what: str, ends: Collection[str] = ()
     ) -> list[tuple[Any, ...]]:
         """Return the rows of instances; with `--wait`, when each is in ``state`` or in one of ``ends``."""
         conductor = self.client("conductor")

@@ -112,11 +112,7 @@ class PolicyWrites:
         return operation.derived(step, *parts, *kept)
 
     def write(
-        self,
-        operation: Operation,
-        payload: P,
-        message: Callable[[P], Mutation[R]],
-        migration_uuid: str | None = None,
+        self, operation: Operation, payload: P, message: Callable[[P], Mutation[R]], migration_uuid: str | None = None
     ) -> R | CommitStep:
         """Send a message and return its answer, or return the commit step that must be recorded before it is sent.
 

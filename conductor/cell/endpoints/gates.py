@@ -184,11 +184,7 @@ class CellGates(CellPart):
         return Done()
 
     def fail(
-        self,
-        connection: Connection,
-        instance: CellInstance,
-        attempt: AttemptRecord,
-        report: BuildFailedInCell,
+        self, connection: Connection, instance: CellInstance, attempt: AttemptRecord, report: BuildFailedInCell
     ) -> Operation | None:
         """Record that an attempt has failed and left no guest; return the operation that goes on, if there is one.
 

@@ -22,14 +22,7 @@ from conductor.cell.steps.cleanup import CellCleanups
 from conductor.engine.rows import batches
 from conductor.engine.steps import Operation
 from moorage.bus.bus import serves
-from moorage.messages import (
-    AttemptsGone,
-    BuildFailedInCell,
-    Done,
-    ListEndedAttempts,
-    ListStrangersInCell,
-    ReturnHosts,
-)
+from moorage.messages import AttemptsGone, BuildFailedInCell, Done, ListEndedAttempts, ListStrangersInCell, ReturnHosts
 from moorage.model import EndedAttempt, Guest
 from moorage.model.inspection import UnknownGuest
 

@@ -57,13 +57,7 @@ class HostForwarder:
     """Sends reports to the schedulers in rounds. No operation waits for them."""
 
     def __init__(
-        self,
-        conf: cfg.ConfigOpts,
-        cell_uuid: str,
-        hosts: CellHosts,
-        loads: CellLoads,
-        scheduler: Client,
-        service: str,
+        self, conf: cfg.ConfigOpts, cell_uuid: str, hosts: CellHosts, loads: CellLoads, scheduler: Client, service: str
     ) -> None:
         self._cell_uuid = cell_uuid
         self._hosts = hosts

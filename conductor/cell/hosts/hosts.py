@@ -84,11 +84,7 @@ class CellHosts:
     """Serves `report_hosts`, and reads and writes the records of one cell's hosts."""
 
     def __init__(
-        self,
-        conf: cfg.ConfigOpts,
-        database: Database,
-        cell_uuid: str,
-        monotonic: Callable[[], float] = time.monotonic,
+        self, conf: cfg.ConfigOpts, database: Database, cell_uuid: str, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._database = database
         self._cell_uuid = cell_uuid

@@ -228,12 +228,7 @@ class AttemptRecords:
         self.change_attempts(connection, [attempt_id], state=state, **values)
 
     def change_attempts(
-        self,
-        connection: Connection,
-        attempt_ids: Collection[str],
-        *,
-        state: AttemptState | None = None,
-        **values: Any,
+        self, connection: Connection, attempt_ids: Collection[str], *, state: AttemptState | None = None, **values: Any
     ) -> None:
         """Update the same columns of several attempts; without a state each keeps its own."""
         if state is not None:
@@ -244,12 +239,7 @@ class AttemptRecords:
         return [_attempt(row) for row in connection.execute(query, {"cell": self.cell_uuid, **values})]
 
     def _insert_attempts(
-        self,
-        connection: Connection,
-        rows: Sequence[dict[str, Any]],
-        *,
-        state: AttemptState,
-        **same: Any,
+        self, connection: Connection, rows: Sequence[dict[str, Any]], *, state: AttemptState, **same: Any
     ) -> dict[str, Life]:
         """Insert attempts, each with the current life of its host; return these lives by host."""
         lives = self.lives.of_hosts(connection, {row["host"] for row in rows})

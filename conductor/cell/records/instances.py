@@ -271,12 +271,7 @@ class CellRecords(AttemptRecords):
         return {"cell_uuid": self.cell_uuid, "of_uuid": uuid}
 
     def _insert_instances(
-        self,
-        connection: Connection,
-        rows: Sequence[dict[str, Any]],
-        *,
-        state: InstanceState,
-        attempt_number: int,
+        self, connection: Connection, rows: Sequence[dict[str, Any]], *, state: InstanceState, attempt_number: int
     ) -> None:
         try:
             _NEW.insert(connection, rows, cell_uuid=self.cell_uuid, state=state, attempt_number=attempt_number)

@@ -9,17 +9,7 @@ from conductor.cell.context import CellPart
 from conductor.cell.payloads import CleanStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.engine.conflict_policy import find_consumer
-from conductor.engine.steps import (
-    CLEAN,
-    CommitStep,
-    Ended,
-    Next,
-    Operation,
-    Outcome,
-    Superseded,
-    Wait,
-    step,
-)
+from conductor.engine.steps import CLEAN, CommitStep, Ended, Next, Operation, Outcome, Superseded, Wait, step
 from moorage import ids
 from moorage.messages import DeleteAllocations
 

@@ -165,12 +165,7 @@ class ReturnToSource(CellPart):
         return wait
 
     def _back(
-        self,
-        connection: Connection,
-        operation: Operation,
-        reason: str | None,
-        stopped: str | None,
-        foreign: str | None,
+        self, connection: Connection, operation: Operation, reason: str | None, stopped: str | None, foreign: str | None
     ) -> Outcome:
         """Restore the instance's state before the move, or set error if its guest does not run; end the migration.
 

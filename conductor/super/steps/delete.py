@@ -7,17 +7,7 @@ from sqlalchemy import Connection
 
 from conductor.engine.conflict_policy import RelyingOnGenerations, describe_foreign
 from conductor.engine.order_requests import origin
-from conductor.engine.steps import (
-    DELETE,
-    MOVE,
-    UNSHELVE,
-    CommitStep,
-    Ended,
-    NoPayload,
-    Operation,
-    Outcome,
-    step,
-)
+from conductor.engine.steps import DELETE, MOVE, UNSHELVE, CommitStep, Ended, NoPayload, Operation, Outcome, step
 from conductor.super.context import SuperPart
 from conductor.super.held_consumers import why_kept
 from conductor.super.records import instances as super_records
