@@ -230,8 +230,7 @@ class ComputeAgent:
         self.attempts.wait_for_count(attempt, guest.host)
         if attempt.destroyed:
             return None
-        # The agent may have begun this attempt before a restart: then the guest may be in use, and only the cell may
-        # end it.
+        # The agent may have begun this attempt before a restart: the guest may be in use, and only the cell may end it.
         begun = any(known.attempt_id == guest.attempt_id for known in self._driver.guests(guest.host))
         spec = convert(message, GuestSpec, from_attributes=True)
         try:
@@ -245,8 +244,7 @@ class ComputeAgent:
             self._end(attempt, guest)
             return None
         except Interrupted:
-            # The attempt was destroyed, or the agent stops. It is dropped here; if it is current, the cell sends it
-            # again.
+            # The attempt was destroyed, or the agent stops: it is dropped. If it is current, the cell sends it again.
             raise
         except Exception as fault:
             if begun:  # no reason to destroy a guest that may be in use
@@ -291,8 +289,7 @@ class ComputeAgent:
         if isinstance(report, BuildFailedInCell) and self._abandoned.is_set():
             raise Interrupted  # the driver is about to be closed: the agent's next start finds what is left
         # A failed spawn may leave pieces of the guest. Remove them before the failure is reported, because the cell
-        # then releases the claim. Destroy the guest again if it was destroyed meanwhile: the spawn may have ended after
-        # that.
+        # then releases the claim. Destroy it again if it was destroyed meanwhile: the spawn may have ended after that.
         if attempt.destroyed or isinstance(report, BuildFailedInCell):
             self.destroy_guest(attempt, guest)
         return None if attempt.destroyed else report

@@ -96,8 +96,7 @@ class _Bulkhead:
     #: The places kept for steps that were woken and have not made their calls yet.
     kept: int = 0
     answered_at: float = float("-inf")
-    #: The time when the breaker opened (null while it is closed), the number of failed probes, the time of the next
-    #: probe.
+    #: When the breaker opened (null while it is closed), the number of failed probes, the time of the next one.
     open_since: float | None = None
     failures: int = 0
     probe_at: float = 0.0
@@ -262,8 +261,7 @@ class Bulkheads:
             if bulkhead.is_suspected or bulkhead.overdue(now, self._patience):
                 raise CircuitOpen(f"{len(bulkhead.begun)} calls wait for its answer")
         elif key not in scope.entered:
-            # A step that has called this destination before is not postponed: it would restart without its first
-            # answer.
+            # A step that has called this destination before is not postponed: it would lose its first answer.
             raise Postponed(lambda wake: self._wait(bulkhead, scope, wake, fresh=not scope.tries))
         if scope is not None:
             scope.entered.add(key)

@@ -250,8 +250,7 @@ class Operations(Leases):
     # UPDATE operations SET step = :next, step_number = step_number + 1, payload = …, tries = 0, due_at = …, lease_… = …
     #  WHERE uuid IN (…) AND (uuid, step_number, lease_number) IN (…) AND state = 'pending'
     # If it changes as many rows as operations, no other conductor has changed them. If it changes fewer rows, the whole
-    # transaction is rolled back. One statement serves any number of operations and every change, so it is built and
-    # compiled once.
+    # transaction is rolled back. One statement serves any number of operations and every change: it is built once.
     def _change_statement(self) -> Update:
         table = self._table
         to_state: BindParameter[OperationState] = bindparam("to_state")

@@ -22,8 +22,7 @@ Work = Callable[[Connection, list[Operation]], R]
 #: The function that records orders of one kind in one transaction; it returns the operations that each order has begun.
 RecordOrders = Callable[[Connection, Sequence["SharedOrder"]], list[list[Operation]]]
 
-#: The most rows of an order that shares a transaction. Arbitrary: the other orders of the transaction wait for its
-#: rows.
+#: The most rows of an order that shares a transaction. Arbitrary: the transaction's other orders wait for its rows.
 _ROWS_OF_A_SHARED_ORDER = 64
 
 
@@ -161,8 +160,7 @@ class OrderRequests:
         try:
             stored = carry_out(self._stored(message), begun)
         except exc.IntegrityError as fault:
-            # The uuids of the records that an order creates are derived from its id; the records are kept for longer
-            # than the stored answer.
+            # The uuids of an order's records are derived from its id; the records are kept longer than the answer.
             raise errors.RequestIdReused(request_id=message.request_id) from fault
         if not stored.replayed:
             self._worker.enqueue(*begun)

@@ -25,8 +25,7 @@ from moorage.batches import BatchItem
 
 LOG = logging.getLogger(__name__)
 
-#: A need of a step: the answer to a call, its recorded outcome, or the result of a function that no other step waits
-#: for.
+#: A need of a step: the answer to a call, its recorded outcome, or the result of a function for this step alone.
 Need = StepCall[Any] | StepDone | Callable[[], Any]
 #: The generator of one step: yields its needs, and returns the operation with its next step, or null.
 StepGenerator = Generator[Need, Any, Operation | None]
@@ -173,8 +172,7 @@ class StepRuns:
                 current = self._operations.take_again(operation) if self._operations.is_stale(operation) else operation
                 if current is None:
                     return None
-                # Set it before the step may be postponed: with the old lease, the operation would wait for the next
-                # sweep.
+                # Before the step may be postponed: with the old lease, the operation would wait for the next sweep.
                 run.operation = current
                 return (yield from self._run_and_record(current))
             except Superseded:
@@ -204,8 +202,7 @@ class StepRuns:
                 raise
             except Exception as fault:
                 LOG.exception("The outcome of step %s of %s cannot be written", operation.step, operation.subject)
-                # The fault may also be the repetition of a COMMIT whose answer was lost: then the operation is found
-                # superseded now.
+                # The fault may also be a repeated COMMIT whose answer was lost: then the operation is superseded now.
                 reason = _unexpected(fault)
                 following = yield StepDone(operation, lambda _connection: Retry(reason), context.current(), note)
         # A step that is retried sends the same requests again: their answers must be kept.

@@ -83,8 +83,7 @@ class Operation:
     payload: bytes
     tries: int
     lease_number: int
-    #: Read from the records, not begun or advanced by this process: the step may have been done before, at least in
-    #: part.
+    #: Read from the records, not begun or advanced by this process: the step may have been done in part before.
     resumed: bool = False
     #: Seconds to wait before the step is done.
     delay: float = 0.0

@@ -184,8 +184,7 @@ class Worker:
                 finally:
                     with self._changed:
                         self._occupancy.free()
-                # A refused step has recorded the reason by now: the next step for its destination can be woken and
-                # refused.
+                # A refused step has recorded the reason by now: the next step for its destination can be refused.
                 self._bulkheads.wake()
 
     def _next(self) -> Sequence[StepRun] | None:

@@ -66,8 +66,7 @@ class Cells:
         self._conf = conf
         self._main = bus
         self._probe_seconds = min(conf.rpc.call_timeout / 3, _PROBE_SECONDS)
-        #: Seconds to wait for a read: the client waits for `call_timeout`, and must get the other cells' answers in
-        #: time.
+        #: Seconds to wait for a read: the client waits for `call_timeout`, and must get the other answers in time.
         self.patience: float = min(conf.rpc.call_timeout / 3, _PATIENCE)
         #: Seconds to wait for an order: the caller must get CellUnreachable before its own time-out.
         self.order_patience: float = conf.rpc.call_timeout / 3

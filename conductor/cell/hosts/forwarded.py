@@ -77,8 +77,7 @@ class ForwardedHosts:
                 "of_host": known.service_host,
                 "of_node": known.nodename,
                 "of_them": known.number,
-                # An equal number was refused because the description has another name of the node: it is too small as
-                # well.
+                # An equal number was refused because another node has the name: it is too small as well.
                 "least": known.number + (sent.get((known.service_host, known.nodename)) == known.number),
             }
             for known in newer

@@ -130,8 +130,7 @@ class CellMoveEnds(CellPart):
                 return partial(self._source_unknown, operation, str(fault))
             if why is not None:
                 return partial(self._given_up, operation, why)
-            # Record it before the order to destroy is sent: from then on the guest may be gone, and the revert must go
-            # on.
+            # Record it before the order to destroy: from then on the guest may be gone, and the revert must go on.
             reason = "its move was reverted"
             self._cell.database.write(lambda connection: self._leave(connection, operation, arrived, reason=reason))
         return self._destroy(operation, arrived, self._cell.options.delete_patience)
@@ -224,12 +223,10 @@ class CellMoveEnds(CellPart):
     ) -> Outcome:
         instance, migration = self._lock(connection, operation)
         source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
-        # The host has not reported the guest as gone: a cleanup destroys it when the host answers, then releases the
-        # residue.
+        # The guest is not reported as gone: a cleanup destroys it when the host answers, then releases the residue.
         if fate != "gone":
             CellCleanups(self._cell).begin(connection, instance.uuid, [source], operation.request_id, residue)
-        # Only now the instance gets the new request (after a resize: the new flavor). After a revert it keeps the old
-        # one.
+        # Only now the instance gets the new request (after a resize: the new flavor); after a revert it keeps its own.
         spec, _held = migration.claimed_with
         self._cell.records.change(
             connection,

@@ -73,8 +73,7 @@ class FallBack(CellPart):
         message = SwapClaim(
             request_id=operation.derived("swap", payload.failed, payload.candidate, payload.fate, *translated),
             consumer_uuid=instance.uuid,
-            # The claim of the failed attempt, not the instance's current one: the store refuses a late copy of the
-            # request.
+            # The claim of the failed attempt, not the current one: the store refuses a late copy of the request.
             claim_id=failed.claim,
             released=failed.selection.allocation_request,
             claimed=new.allocation_request,
@@ -168,8 +167,7 @@ class FallBack(CellPart):
         failed = self._cell.records.numbered(connection, instance.uuid, number)
         if failed.guest_gone:
             return self._cell.sequences.next_step(connection, instance, number, failed.reason or reason, "gone")
-        # The operator has aborted the move meanwhile: do not wait for the host; the attempt cannot pass a gate any
-        # more.
+        # The operator has aborted the move: do not wait for the host; the attempt cannot pass a gate any more.
         if sequence.is_aborted:
             self._cell.records.change_attempt(connection, failed.attempt_id, state="failed", reason=reason)
             return self._cell.sequences.next_step(connection, instance, number, reason, "unknown")
@@ -178,13 +176,11 @@ class FallBack(CellPart):
     def _swapped(self, operation: Operation, payload: SwapStep, claimed: Claimed, connection: Connection) -> Outcome:
         instance, sequence = self._lock(connection, operation)
         failed = self._cell.records.numbered(connection, instance.uuid, payload.failed)
-        # First the failed attempt. The swap has also released foreign allocations on its host: log them and record
-        # them.
+        # First the failed attempt. The swap has also released foreign allocations on its host: log and record them.
         foreign = describe_foreign(claimed.extras, stay=False)
         if foreign is not None:
             LOG.warning("Host %s is abandoned for instance %s; %s", failed.host, instance.uuid, foreign)
-        # Without a residue, the host has reported the guest as gone, or has never accepted the claim, so that no guest
-        # was started.
+        # Without a residue, the guest was reported as gone, or the claim never accepted, so that none was started.
         self.record_failure(connection, failed, payload.reason, gone=claimed.residue_uuid is None, foreign=foreign)
         self.begin_cleanups(connection, operation, claimed.residue_uuid)
         # Then the new one, under the claim that the store has just made.
@@ -250,8 +246,7 @@ class FallBack(CellPart):
             request_id=operation.derived("release", payload.failed, payload.fate, "name extras"),
             consumer_uuid=operation.subject,
             claim_id=claim_id,
-            # A build that has lost its claim is over: the store must refuse any later claim. A shelved instance can be
-            # placed again.
+            # A build that has lost its claim is over: refuse any later claim. A shelved instance can be placed again.
             for_good=claim_id is None and operation.kind == BUILD,
             unaccepted=payload.fate == "unstarted",
             leave_residue=payload.fate == "unknown",

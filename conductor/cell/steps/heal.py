@@ -77,7 +77,6 @@ def _message(operation: Operation, recorded: InstanceHolds, seen: dict[str, Seen
         request_id=operation.derived("heal"),
         seen=seen,
         holds=holds,
-        # An ended migration or residue never has allocations again: delete it for good, so that the store refuses late
-        # writes.
+        # An ended migration or residue never has allocations again: delete it for good, to refuse late writes.
         for_good=tuple(sorted(uuid for uuid in others if uuid != recorded.instance_uuid or not lives)),
     )

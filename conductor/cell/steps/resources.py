@@ -46,8 +46,7 @@ class CellResources(CellPart):
             found = self._candidates(choosing, selection)
         except (errors.CallerError, errors.PlacementRefused) as fault:
             return ended(str(fault))
-        # Exclude providers without room for the group, and those that the group policy `isolate` keeps for other
-        # groups.
+        # Exclude providers without room, and those that the group policy `isolate` keeps for other groups.
         out = {
             *choosing.refused,
             *attached_groups.shut_out(instance.spec, selection.allocation_request, consumer.allocations),
@@ -77,8 +76,7 @@ class CellResources(CellPart):
         if choosing.number is None:
             return partial(self._detached, operation, choosing)
         instance, attempt = self._instance_and_attempt(operation, choosing)
-        # Read the consumer before the tree: a reshape between both reads bumps its generation, so that the write
-        # conflicts.
+        # Read the consumer before the tree: a reshape in between bumps its generation, and the write conflicts.
         consumer = conflict_policy.find_consumer(self._cell.placement, operation.subject)
         if consumer is None:
             return partial(self._detached, operation, choosing)

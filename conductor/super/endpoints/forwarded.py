@@ -161,8 +161,7 @@ class ForwardedOrders(SuperPart):
                 migration_uuid = message.migration_uuid or super_migrations.open_of(connection, uuid)
             if is_abort:
                 # An abort has no number: it arrives while the numbered order to move is carried out, and must not make
-                # that order stale. Its only guard is the migration: without it, a late abort could end a later
-                # migration.
+                # that order stale. Its only guard is the migration: a late abort could end a later one otherwise.
                 if migration_uuid is None:
                     raise errors.InvalidState(reason=f"no live migration of instance {uuid} is under way")
                 return ForwardGuards(migration_uuid=migration_uuid)

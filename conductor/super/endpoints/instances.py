@@ -104,8 +104,7 @@ def _merged(known: Instance, in_cell: Instance | None, cell: str) -> Instance:
     return msgspec.structs.replace(
         known,
         state=known.state if ordered else in_cell.state,
-        # A resized instance has another flavor in its cell. If the order to delete overtook the build, the cell has
-        # none.
+        # A resized instance has another flavor in its cell; one whose deletion overtook its build has none.
         flavor=in_cell.flavor if in_cell.attempts else known.flavor,
         cell=cell,
         host=in_cell.host,

@@ -97,8 +97,7 @@ def merged(known: SuperMigration, in_cell: Migration | None, cell: str | None, f
     """Merge the two records of a migration: the cell's has precedence, except for a final state on record here."""
     best = in_cell or known
     # A final state here has precedence: the super conductor records it before it sends the cell anything else. A
-    # migration that is still being placed has ended only after its operation has recorded the end, with the
-    # explanation.
+    # migration that is still being placed has ended only when its operation has recorded that, with the explanation.
     if in_cell is None or known.state in OVER or (known.state == "placing" and in_cell.state in OVER):
         state = known.state
     else:

@@ -100,8 +100,7 @@ class SuperBuilds(SuperPart):
             # The request is not doubtful: while that consumer exists, each copy of the request is refused in the same
             # way. The consumer may belong to another client, and must not be deleted.
             if conflict_policy.is_placed(conflict):
-                # The generations agree, but the consumer has a claim, or allocations on another host than the chosen
-                # one.
+                # The generations agree, but the consumer has a claim, or allocations on another host than the chosen.
                 return self._on_its_node(payload, asked, conflict)
             return partial(self._refused, payload=payload, fault=conflict)
         except errors.MoorageError as fault:

@@ -140,7 +140,6 @@ def _messages(operation: Operation, cell_uuid: str, builds: Sequence[InstanceBui
     """Yield the messages with the builds, usually one; they are the same each time."""
     parts = list(in_parts(builds))
     for part in parts:
-        # The id names the part, because another release may divide the builds differently. A cell takes an instance
-        # once.
+        # The id names the part, because another release may divide the builds differently; a cell takes each once.
         named = (part[0].instance_uuid, part[-1].instance_uuid) if len(parts) > 1 else ()
         yield BuildInCell(request_id=operation.derived("hand_over", cell_uuid, *named), builds=tuple(part))

@@ -69,8 +69,7 @@ class ScheduleStep(Value, frozen=True, kw_only=True):
     conflicts: int = 0
     #: Earlier requests that may have been carried out, or may still be.
     doubtful: tuple[SentRequest, ...] = ()
-    #: The foreign allocations of an instance that moves, at the generation of the current request. Earlier versions do
-    #: not record them.
+    #: The foreign allocations of a moving instance, at the generation of the current request; older records have none.
     foreign: Allocations = field(default_factory=dict)
     #: The number of the order of this operation; null in the records of earlier versions.
     order_number: int | None = None
