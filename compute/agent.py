@@ -165,8 +165,7 @@ class ComputeAgent:
     def require(self, message: BuildOnHost | DestroyOnHost | Order) -> None:
         """Check that a message's host is this agent's and alive.
 
-        A dead host raises at once the error that the caller would get, after its time-out, if the host had its own
-        agent.
+        A dead host raises at once the error that the caller of an agent on that host would get after its time-out.
 
         :raises HostNotFound: the host is not this agent's.
         :raises NoReply: the host is dead.

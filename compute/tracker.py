@@ -1,8 +1,7 @@
 """The resource tracker: reports changes of the hosts' provider trees to the store, after a reshape if one is needed.
 
 It caches each host's provider tree as last read from the store, so that a report without a change reads and sends
-nothing. It never writes allocations: in a reshape, the placement role moves the allocations with the inventories in one
-transaction.
+nothing. It never writes allocations: in a reshape, the placement role moves them in one transaction with inventories.
 """
 
 import logging

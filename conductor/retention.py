@@ -143,8 +143,7 @@ class CellEndedRecords(EndedRecords):
     """The ended operations of a cell, with the attempts and migrations of deleted instances.
 
     The record of an attempt stays as long as a host may have a guest of it: a host that returns destroys the guest
-    because of that record. A host without instances, and the unknown guests of a host, stay until it has been silent
-    for as long.
+    because of that record. An empty host, and the unknown guests of a host, stay until it has been silent as long.
 
     :param deleted_hosts: returns those of some hosts that an operator has deleted: they cannot have a guest.
     """

@@ -153,8 +153,7 @@ class Bulkheads:
     :param opens_on: the errors that open the breaker.
     :param patience: seconds after which a call in progress counts as unanswered; used for calls outside of steps when
         the share is used up and no call has timed out since the last answer.
-    :param postpones: whether a step waits until the breaker closes, once its record shows the reason. Otherwise it is
-        refused each time.
+    :param postpones: whether a step waits until the breaker closes, once its record shows the reason, or is refused.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """Apply `[conductor] consumer_conflict_policy`: another client wrote to a consumer between our read and our write.
 
-:class:`PolicyWrites` sends the requests that release the allocations of an instance; the rest serves the steps that
-claim too.
+:class:`PolicyWrites` sends the requests that release an instance's allocations; the rest serves claims too.
 """
 
 from collections.abc import Callable

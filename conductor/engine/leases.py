@@ -122,8 +122,7 @@ class Leases:
     def restart_waits(self) -> None:
         """Restart the waits, leases and ages that were recorded before the database's clock was set back.
 
-        Otherwise they would last until the clock reaches the old time again. All pending operations are checked, but
-        only from time to time.
+        Otherwise they would last until the clock reaches the old time. All pending operations are checked, but seldom.
         """
         if time.monotonic() - self._restarted_at < CLOCK_SET_BACK:
             return

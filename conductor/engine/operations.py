@@ -92,8 +92,7 @@ class Operations(Leases):
 
         Steps that end while the transaction of other steps is in progress share the next transaction.
 
-        :raises Superseded: another thread or conductor has changed or ended the operation, or has its lease; nothing
-            was recorded.
+        :raises Superseded: others have changed or ended the operation, or have its lease; nothing was recorded.
         """
         return self._outcomes.do(step)
 

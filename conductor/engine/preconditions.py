@@ -59,8 +59,7 @@ def not_forced_down(host: str) -> errors.InvalidState:
 def require_settled(connection: Connection, operations: Operations, uuid: str) -> None:
     """Refuse an order that changes an instance's request or host while another operation changes its allocations.
 
-    :raises InvalidState: a resource group is being attached to the instance or detached from it, or its allocations
-        are being healed.
+    :raises InvalidState: a resource group is being attached or detached, or the allocations are being healed.
     """
     require_none_pending(connection, operations, uuid, ATTACH, DETACH, HEAL)
 

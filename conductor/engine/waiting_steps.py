@@ -90,8 +90,7 @@ class PostponedSteps:
 class StepQueue:
     """Operations that wait for a thread, in a heap for each kind.
 
-    If a place in a bulkhead is kept for an operation, it comes first: the place is unused until it continues.
-    The caller locks the queue.
+    An operation with a kept place in a bulkhead comes first: the place is unused until then. The caller locks it.
     """
 
     def __init__(self) -> None:

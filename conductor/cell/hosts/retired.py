@@ -1,7 +1,6 @@
 """Prune the records of hosts that have been silent for long, and of their agents.
 
-The registry keeps such a host until an operator deletes it. If the host returns after all, its agent describes it as a
-new one.
+The registry keeps such a host until an operator deletes it. If the host returns, its agent describes it as a new one.
 """
 
 from collections.abc import Callable, Collection, Sequence

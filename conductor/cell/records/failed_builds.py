@@ -2,8 +2,7 @@
 
 Every failure is a row with a weight, at first 1. Each guest that starts on the host halves the weights, which has the
 same effect as one half-life. So nothing is written when time passes, and the rows can be added up in any order. It
-does not matter whether the host, the image or the request has caused the failure. Each function is a part of the
-caller's transaction.
+does not matter whether host, image or request has caused it. Each function is a part of the caller's transaction.
 """
 
 import math

@@ -147,8 +147,7 @@ class MigrationRecords:
     def _forget_unclaimed(self, connection: Connection, instance_uuid: str) -> None:
         """Delete the failed migrations of an instance without a claim, except the newest.
 
-        They have no operation with which they could be pruned. A late message that names one of them is refused by the
-        number of its order.
+        No operation prunes them. A late message that names one is refused by the number of its order.
         """
         # SELECT uuid FROM cell_migrations WHERE cell_uuid = ... AND instance_uuid = ... AND state = 'failed'
         #    AND first_number IS NULL ORDER BY created_at DESC LIMIT 1000 OFFSET 100

@@ -34,8 +34,7 @@ def replace(
 def prune(database: Database, cell_uuid: str, silent_for: float) -> int:
     """Delete the unknown guests of hosts that have been silent for more than so many seconds; return their number.
 
-    A host that was deleted never lists its guests again. If such a host returns after all, it lists them before it
-    counts as up.
+    A host that was deleted never lists its guests again. If it returns after all, it lists them before it is up.
     """
     # SELECT attempt_id FROM cell_guests WHERE cell_uuid = ... AND seen_at < ...
     #    AND NOT EXISTS (SELECT * FROM cell_hosts WHERE ... AND (last_seen >= ... OR withheld_at >= ...))

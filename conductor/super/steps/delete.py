@@ -28,8 +28,7 @@ class SuperDeletes(SuperPart):
 
         If the consumer has a claim, all its allocations are released, because the allocations of the claim are not
         recorded here. Without a claim, all allocations of the consumer are foreign, and the instance's record names
-        them. A claim that a host has accepted is not released: no cell has the instance, so the claim belongs to
-        another client.
+        them. A claim that a host has accepted is not released: no cell has the instance, so it is another client's.
         """
         uuid, keeps = operation.subject, self._super.writes.keeps_foreign
         if (kept := why_kept(self._super.placement, uuid)) is not None:
@@ -85,8 +84,7 @@ class SuperDeletes(SuperPart):
         """Record the operation that deletes an instance; if it was ordered before, retry its current step at once.
 
         The instance's record decides which conductor deletes it. The cell is recorded before anything is sent there,
-        and it is not recorded for an instance that is being deleted. So if the record has no cell, no cell has the
-        instance or will have it.
+        and it is not recorded for an instance that is being deleted. So without a cell in the record, no cell has it.
 
         :raises InstanceNotFound: there is no such instance.
         """
