@@ -97,7 +97,7 @@ class Cells:
         with self._lock:
             known = self._cells.get(uuid)
         if known is None:
-            known = self._look_up(self.patience).get(uuid)
+            known = self._look_up().get(uuid)
         if known is None:
             raise errors.CellNotFound(name=uuid)
         return known
@@ -161,7 +161,7 @@ class Cells:
         faults = [each for each in found if isinstance(each, errors.MoorageError)]
         return [each for each in found if not isinstance(each, errors.MoorageError)], faults
 
-    def _look_up(self, timeout: float | None = None) -> dict[str, Cell]:
+    def _look_up(self) -> dict[str, Cell]:
         """Read the cells from the placement role, and close the buses of addresses that are no longer used.
 
         :raises Unavailable: it does not answer.
@@ -169,7 +169,7 @@ class Cells:
         with self._lock:
             self._asked += 1
             number = self._asked
-        cells = self._main.client("placement", timeout=timeout).call(ListCells(without_databases=True))
+        cells = self._main.client("placement", timeout=self.patience).call(ListCells(without_databases=True))
         listed = {cell.uuid: cell for cell in cells}
         with self._lock:
             if number < self._answered:  # a later look-up was answered before: this one may name an old address
@@ -188,7 +188,7 @@ class Cells:
         try:
             self._bus(cell).client(f"conductor.{uuid}").ping(self._probe_seconds)
         except errors.MoorageError:
-            self._look_up(self.patience)
+            self._look_up()
             raise
 
     def _bus(self, cell: Cell) -> Bus:

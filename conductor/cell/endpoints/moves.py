@@ -129,7 +129,7 @@ class CellMoves(CellPart):
             self._cell.migrations.claim(connection, message, number)
             # In state held, the guest on the source passes the gates during the move, and a failure report of it
             # changes nothing.
-            source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
+            source = self._cell.migrations.source(connection, migration)
             self._cell.records.change_attempt(connection, source.attempt_id, state="held")
             new = self._operation(origin(message), migration, number)
             attempt_id = ids.derived(new.uuid, "attempt", number)

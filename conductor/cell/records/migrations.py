@@ -101,6 +101,10 @@ class MigrationRecords:
         instance = self._records.expect(connection, uuid, *states, lock=lock)
         return instance, self.of(connection, instance)
 
+    def source(self, connection: Connection, migration: CellMigration) -> AttemptRecord:
+        """Return the attempt on the source of a migration."""
+        return self._records.numbered(connection, migration.instance_uuid, migration.source_number)
+
     def read(self, connection: Connection, uuid: str) -> CellMigration | None:
         """Return one migration, or None if it is unknown."""
         row = connection.execute(select(cell_migrations).where(*self._one(uuid))).one_or_none()

@@ -72,7 +72,7 @@ class CellMoveEnds(CellPart):
         if kind == CONFIRM:
             # A confirm is never given up. So from now on the source's attempt cannot pass a gate, and a returning host
             # destroys its guest, however long the confirm takes.
-            source = self._cell.records.numbered(connection, migration.instance_uuid, migration.source_number)
+            source = self._cell.migrations.source(connection, migration)
             self._cell.records.change_attempt(connection, source.attempt_id, state="ended")
         uuid = ids.derived(migration.uuid, kind, *further)
         request_id = context.current().request_id or uuid
@@ -222,7 +222,7 @@ class CellMoveEnds(CellPart):
         self, operation: Operation, fate: Fate, residue: str | None, foreign: str | None, connection: Connection
     ) -> Outcome:
         instance, migration = self._lock(connection, operation)
-        source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
+        source = self._cell.migrations.source(connection, migration)
         # The guest is not reported as gone: a cleanup destroys it when the host answers, then releases the residue.
         if fate != "gone":
             CellCleanups(self._cell).begin(connection, instance.uuid, [source], operation.request_id, residue)
@@ -246,7 +246,7 @@ class CellMoveEnds(CellPart):
     ) -> tuple[CellInstance, CellMigration, AttemptRecord, AttemptRecord]:
         """Return the instance and the migration, and the attempts on the source and on the destination."""
         instance, migration = self._cell.migrations.expect(connection, operation.subject, "moved")
-        source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
+        source = self._cell.migrations.source(connection, migration)
         return instance, migration, source, self._cell.records.current(connection, instance)
 
     def _lock(self, connection: Connection, operation: Operation) -> tuple[CellInstance, CellMigration]:

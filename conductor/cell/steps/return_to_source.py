@@ -37,7 +37,7 @@ class ReturnToSource(CellPart):
 
         def work(connection: Connection) -> tuple[CellInstance, CellMigration, AttemptRecord, AttemptRecord]:
             instance, migration = self._cell.migrations.expect(connection, operation.subject, *_RETURNING)
-            source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
+            source = self._cell.migrations.source(connection, migration)
             return instance, migration, source, self._cell.records.numbered(connection, instance.uuid, payload.failed)
 
         instance, migration, source, failed = self._cell.database.read(work)
@@ -125,7 +125,7 @@ class ReturnToSource(CellPart):
             self._cell.records.change_attempt(connection, failed.attempt_id, guest_gone=True)
         fall_back.begin_cleanups(connection, operation, ended.residue_uuid)
         # Then the source: its attempt is the current one again, with the claim that the store has restored.
-        source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
+        source = self._cell.migrations.source(connection, migration)
         self._cell.records.change_attempt(connection, source.attempt_id, state="active")
         self._cell.records.change(
             connection, instance.uuid, attempt_number=source.number, claim_id=ended.claim_id, host=source.host

@@ -84,7 +84,7 @@ class CellBuilds(CellPart):
 
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
             instance, migration = self._cell.migrations.expect(connection, operation.subject, "moving")
-            return instance, self._cell.records.numbered(connection, instance.uuid, migration.source_number)
+            return instance, self._cell.migrations.source(connection, migration)
 
         instance, source = self._cell.database.read(work)
         # A silent host is not called, because nobody knows when it would answer.
@@ -160,7 +160,7 @@ class CellBuilds(CellPart):
         selection = sequence.selection(payload.number)
         moving = None
         if sequence.migration is not None:
-            source = self._cell.records.numbered(connection, instance.uuid, sequence.migration.source_number)
+            source = self._cell.migrations.source(connection, sequence.migration)
             moving = sequence.migration.guest(source)
         return StartOrder.of(
             selection,
