@@ -111,8 +111,8 @@ class GuestFile:
             if not changed.rowcount:
                 raise _failed(guest, f"attempt {guest.attempt_id} was destroyed while its guest was being built")
 
-    def destroy(self, host: str, attempt_id: str, claim_id: str) -> bool:
-        """Delete an attempt's guest, and record the attempt as destroyed; return whether there was a guest.
+    def destroy(self, host: str, attempt_id: str, claim_id: str) -> None:
+        """Delete an attempt's guest, if there is one, and record the attempt as destroyed.
 
         :raises InvalidState: the guest was started under another claim.
         """
@@ -125,7 +125,6 @@ class GuestFile:
             connection.execute("DELETE FROM orders WHERE host = ? AND attempt_id = ?", key)
             connection.execute("DELETE FROM guests WHERE host = ? AND attempt_id = ?", key)
             connection.execute("INSERT OR IGNORE INTO destroyed (host, attempt_id) VALUES (?, ?)", key)
-            return found is not None
 
     def begin_order(self, host: str, order: GuestOrder, action: Action) -> bool:
         """Record the start of an order, in one transaction; return whether it was carried out already.
