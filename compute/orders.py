@@ -34,10 +34,12 @@ _KEPT = 1000
 class _PendingOrder:
     """An order in progress, or a failed order whose failure no caller has received yet."""
 
-    def __init__(self, host: str, order: GuestOrder, action: str) -> None:
-        self.key = (host, order.attempt_id)
+    def __init__(self, message: Order, order: GuestOrder, action: str, act: Callable[[], None]) -> None:
+        self.message = message
         self.order = order
         self.action = action
+        self.act = act
+        self.key = (message.host, order.attempt_id)
         self.outcome: Future[None] = Future()
         #: The number of calls that wait for it.
         self.waiting = 0
@@ -98,7 +100,7 @@ class GuestOrders:
 
     def _obey(self, message: Order, order: GuestOrder, action: str, act: Callable[[], None]) -> Done:
         self._agent.require(message)
-        pending = self._take_up(message, order, action, act)
+        pending = self._take_up(_PendingOrder(message, order, action, act))
         wait((pending.outcome, self._stopped), self._patience, FIRST_COMPLETED)
         with self._lock:
             pending.waiting -= 1
@@ -109,37 +111,36 @@ class GuestOrders:
         LOG.info("Host %s: %s of instance %s's guest is done", message.host, action, message.instance_uuid)
         return Done()
 
-    def _take_up(self, message: Order, order: GuestOrder, action: str, act: Callable[[], None]) -> _PendingOrder:
-        """Return the order in progress: begun by this call, or by an earlier one of the same order."""
-        pending = _PendingOrder(message.host, order, action)
+    def _take_up(self, pending: _PendingOrder) -> _PendingOrder:
+        """Begin an order and return it, or return the one in progress if an earlier call has begun the same order."""
         with self._lock:
             known = self._pending.get(pending.key)
-            if known is not None and (known.order, known.action) == (order, action):
+            if known is not None and (known.order, known.action) == (pending.order, pending.action):
                 known.waiting += 1
                 return known
             if known is not None and not known.outcome.done():
-                raise errors.RequestInProgress(request_id=message.request_id)
-            attempt = self._agent.attempts.take_order(order.attempt_id, message.request_id)
+                raise errors.RequestInProgress(request_id=pending.message.request_id)
+            attempt = self._agent.attempts.take_order(pending.order.attempt_id, pending.message.request_id)
             if len(self._pending) >= _KEPT:
                 self._pending = {key: each for key, each in self._pending.items() if not each.outcome.done()}
             self._pending[pending.key] = pending
             pending.waiting = 1
-        self._workers.submit(lambda: self._run(pending, attempt, message, act))
+        self._workers.submit(lambda: self._run(pending, attempt))
         return pending
 
-    def _run(self, taken: _PendingOrder, attempt: AgentAttempt, message: Order, act: Callable[[], None]) -> None:
+    def _run(self, taken: _PendingOrder, attempt: AgentAttempt) -> None:
         fault: errors.MoorageError | None = None
         try:
-            with context.bound(attempt_id=message.attempt_id):
-                self._carry_out(attempt, taken.action, act)
+            with context.bound(attempt_id=attempt.attempt_id):
+                self._carry_out(attempt, taken)
         except errors.MoorageError as refusal:
             LOG.warning("The %s of the guest is refused or has failed: %s", taken.action, refusal)
             fault = refusal
         except Exception as unexpected:  # an unexpected fault of the driver counts as a failed order
             LOG.exception("An unexpected fault in the %s of the guest", taken.action)
             fault = errors.GuestActionFailed(
-                instance_uuid=message.instance_uuid,
-                host=message.host,
+                instance_uuid=taken.message.instance_uuid,
+                host=taken.message.host,
                 action=taken.action,
                 reason=cell_messages.unexpected(unexpected),
             )
@@ -155,13 +156,13 @@ class GuestOrders:
             else:
                 taken.outcome.set_exception(fault)
 
-    def _carry_out(self, attempt: AgentAttempt, action: str, act: Callable[[], None]) -> None:
+    def _carry_out(self, attempt: AgentAttempt, taken: _PendingOrder) -> None:
         gone = False
         try:
             with attempt.at_work():
-                failpoints.reached("order", action)
-                act()
-                failpoints.reached("ordered", action)
+                failpoints.reached("order", taken.action)
+                taken.act()
+                failpoints.reached("ordered", taken.action)
         finally:
             if attempt.ended is not None:  # the destroy may have failed with RequestInProgress: do it here
                 with suppress(errors.InvalidState):  # the guest is of another claim
