@@ -95,7 +95,6 @@ class Leases:
 
     def renew(self, uuids: Collection[str]) -> None:
         """Renew the leases on these operations, except those that other conductors have taken."""
-        # UPDATE operations SET lease_until = :later WHERE uuid IN (...) AND state = 'pending' AND lease_owner = :me
         table = self._table
         statement = (
             table.update()

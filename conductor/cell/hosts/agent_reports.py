@@ -28,11 +28,9 @@ _REMEMBERED = 16
 # Built once: it takes SQLAlchemy longer to build a statement than to run it, and every agent reports every few seconds.
 _OF_AGENT = (cell_agents.c.cell_uuid == bindparam("of_cell"), cell_agents.c.agent == bindparam("of_agent"))
 
-# SELECT * FROM cell_agents WHERE cell_uuid = … AND agent = … ORDER BY number DESC FOR UPDATE
 # If two messages are concurrent, the second waits and sees the number of the first.
 _LIVES = select(cell_agents).where(*_OF_AGENT).order_by(cell_agents.c.number.desc()).with_for_update()
 
-# UPDATE cell_agents SET alive = :taken WHERE cell_uuid = … AND agent = … AND incarnation = …
 _TAKE = {
     kind: cell_agents.update()
     .where(*_OF_AGENT, cell_agents.c.incarnation == bindparam("of_life"))

@@ -36,13 +36,8 @@ _NODE = tuple_(cell_hosts.c.service_host, cell_hosts.c.nodename)
 
 # Built once: it takes SQLAlchemy longer to build a statement than to run it, and every agent reports every few seconds.
 _OF_AGENT = (cell_hosts.c.cell_uuid == bindparam("of_cell"), cell_hosts.c.agent == bindparam("of_agent"))
-
 _OF_HOST = (_OF_AGENT[0], cell_hosts.c.service_host == bindparam("of_host"))
-
-# SELECT :now, MAX(last_seen), :now - MAX(last_seen) FROM cell_hosts WHERE cell_uuid = … AND service_host = …
 _LAST_SEEN = select(now(), func.max(cell_hosts.c.last_seen), now() - func.max(cell_hosts.c.last_seen)).where(*_OF_HOST)
-
-# SELECT service_host, last_seen < :now - :down_after FROM cell_hosts WHERE cell_uuid = … AND agent = …
 _KNOWN = select(cell_hosts.c.service_host, MISSED.label("missed")).where(*_OF_AGENT)
 
 # SELECT COUNT(DISTINCT service_host), :now FROM cell_hosts

@@ -14,16 +14,13 @@ from moorage.db.columns import is_ahead, now
 
 _HERE = cell_hosts.c.cell_uuid == bindparam("of_cell")
 
-# SELECT agent FROM cell_hosts WHERE cell_uuid = … AND service_host = … ORDER BY last_seen DESC LIMIT 1
-# The row of a node that only an earlier agent has described is not updated by heartbeats.
+# The newest: the row of a node that only an earlier agent has described is not updated by heartbeats.
 _AGENT = (
     select(cell_hosts.c.agent)
     .where(_HERE, cell_hosts.c.service_host == bindparam("of_host"))
     .order_by(cell_hosts.c.last_seen.desc())
     .limit(1)
 )
-
-
 _OWN = cell_hosts.alias("own")
 
 

@@ -24,7 +24,6 @@ _DELETED_AT_ONCE = 1000
 #: The steps between a power of two and the next, so that a reported count changes at most twice in a half-life.
 _STEPS = (1.0, 1.5, 2.0)
 
-# UPDATE cell_failed_builds SET weight = weight * 0.5 WHERE cell_uuid = :cell AND host IN (…)
 # Most hosts have no row: then this reads one index entry.
 _HALVING = (
     cell_failed_builds.update()

@@ -45,8 +45,6 @@ _PRESENT = select(cell_hosts.c.service_host, cell_hosts.c.life, cell_hosts.c.is_
     cell_hosts.c.service_host.in_(bindparam("hosts", expanding=True)),
 )
 _LOCKED = _PRESENT.with_for_update()
-# SELECT service_host, MAX(life) FROM cell_hosts WHERE cell_uuid = … AND agent = … AND is_returning
-#  GROUP BY service_host ORDER BY service_host
 _RETURNING = by_index(
     select(cell_hosts.c.service_host, func.max(cell_hosts.c.life).label("life"))
     .where(
