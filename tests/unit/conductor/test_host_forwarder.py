@@ -27,7 +27,7 @@ class Hosts:
         #: The hosts whose agents were asked to describe them.
         self.asked: list[str] = []
 
-    def ask_for(self, hosts: Sequence[str], *, first: Collection[str]) -> None:  # noqa: ARG002
+    def ask_for(self, hosts: Sequence[str], *, first: Collection[str]) -> None:
         self.asked += hosts
 
     def seen_since(self, moment: float | None, interval: float) -> tuple[list[str], float]:
