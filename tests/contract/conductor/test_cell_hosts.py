@@ -231,31 +231,6 @@ def test_a_host_with_another_node_is_requested_only_until_it_is_described(
     assert tell(alive=("h1", "h2")) == ()
 
 
-def test_a_host_that_two_conductors_find_unknown_is_requested_once(database: Database) -> None:
-    cell = ids.fresh()
-    one, other = (CellHosts(options.new(), database, cell) for _ in range(2))
-    incarnation, numbers = ids.fresh(), itertools.count(1)
-
-    def tell(**content: Any) -> tuple[str, ...]:
-        message = ReportHostsInCell(
-            request_id=ids.fresh(), agent="agent", incarnation=incarnation, number=next(numbers), **content
-        )
-        return one.report_hosts(message).undescribed
-
-    tell(hosts=(described(1), described(2)))
-    one.forwarded.acknowledge(one.forwarded.unacknowledged(1000))
-    one.forwarded.ask_for(["h1"], first=["h1"])
-    assert tell(alive=("h1", "h2")) == ("h1",)
-    tell(hosts=(described(1),), started=("h1",))
-
-    # The other conductor has asked the schedulers before they got the description.
-    other.forwarded.ask_for(["h1", "h2"], first=["h1", "h2"])
-    assert tell(alive=("h1", "h2")) == ("h2",)
-
-    other.forwarded.ask_for(["h1"])
-    assert tell(alive=("h1", "h2")) == ("h1", "h2")
-
-
 def test_a_host_returns_with_another_agent_and_another_node(database: Database) -> None:
     times = Times(database)
     hosts = times.hosts
