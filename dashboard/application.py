@@ -32,7 +32,7 @@ SECURITY_HEADERS = {
 def application(conf: cfg.ConfigOpts, sources: Sources) -> "WSGIApplication":
     """Build the application.
 
-    :raises ConfigurationError: the policy file is invalid, or the middleware of Keystone is needed and not installed.
+    :raises ConfigurationError: the policy file is invalid, or the middleware of Keystone is needed and cannot be used.
     """
     by_keystone = conf.placement_api.auth_strategy == "keystone"
     identify = identity.of_keystone if by_keystone else identity.of_token

@@ -58,7 +58,7 @@ def application(
     """Build the API on a database, as configured.
 
     :param prepare: called before each operation except that of the root; its errors are sent as answers.
-    :raises ConfigurationError: the policy file is invalid, or the middleware of Keystone is needed and not installed.
+    :raises ConfigurationError: the policy file is invalid, or the middleware of Keystone is needed and cannot be used.
     """
     by_keystone = conf.placement_api.auth_strategy == "keystone"
     app = falcon.App(middleware=[_Preparation(identity.of_keystone if by_keystone else identity.of_token, prepare)])

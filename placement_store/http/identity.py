@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 
+#: The group of the middleware's options.
+_KEYSTONE = "keystone_authtoken"
+
+
 class CallerContext(RequestContext):
     """The caller of a request, for the policy.
 
@@ -60,8 +64,9 @@ def of_keystone(request: falcon.Request) -> RequestContext:
 def behind_keystone(application: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
     """Wrap the application, all but its root, in Keystone's middleware, configured in group ``keystone_authtoken``.
 
-    :raises ConfigurationError: the middleware is not installed.
+    :raises ConfigurationError: see :func:`require_keystone`.
     """
+    require_keystone(conf)
     checked = keystone_middleware()(application, {"oslo_config_config": conf})
     return route(lambda path: path in ("", "/"), application, checked)
 
@@ -79,3 +84,23 @@ def keystone_middleware() -> Any:
             "pip install 'moorage[keystone]'"
         ) from fault
     return auth_token.AuthProtocol
+
+
+def require_keystone(conf: cfg.ConfigOpts) -> None:
+    """Check that Keystone's middleware can be used as configured; otherwise it would fail at each request.
+
+    :raises ConfigurationError: it is not installed, or the account by which it verifies tokens is not configured.
+    """
+    keystone_middleware()
+    from keystoneauth1 import exceptions, loading  # here, as the middleware
+
+    loading.register_auth_conf_options(conf, _KEYSTONE)
+    try:
+        account = loading.load_auth_from_conf_options(conf, _KEYSTONE)
+    except (exceptions.ClientException, cfg.Error, ValueError) as fault:
+        raise ConfigurationError(reason=f"[{_KEYSTONE}] cannot be used: {fault}") from fault
+    if account is None:
+        raise ConfigurationError(
+            reason=f"[placement_api] auth_strategy is keystone, and [{_KEYSTONE}] auth_type is not set: configure the "
+            "account by which tokens are verified, or, for tests, set auth_strategy to noauth2"
+        )

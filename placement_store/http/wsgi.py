@@ -20,7 +20,7 @@ from moorage.service import probes
 from moorage.service.readiness import Readiness
 from placement_store.db import names
 from placement_store.http.application import application as application_of
-from placement_store.http.identity import keystone_middleware
+from placement_store.http.identity import require_keystone
 from placement_store.http.policy import PolicyEnforcer
 from placement_store.schema import MAIN
 
@@ -63,13 +63,15 @@ def prepare_once(conf: cfg.ConfigOpts) -> None:
 
     An error in a worker would be printed with a traceback by each of them.
 
-    :raises ConfigurationError: a library that the configuration needs is not installed, or the policy file is invalid.
+    :raises ConfigurationError: a library that the configuration needs is not installed, Keystone is not configured, or
+        the policy file is invalid.
     :raises SchemaMismatch: the tables are older than this version, or too new for it.
     :raises StoreRefused: the database refuses this user.
     """
     tracing.require_library(conf)
+    options.main_database(conf)  # first: without any configuration file, the error says that
     if conf.placement_api.auth_strategy == "keystone":
-        keystone_middleware()
+        require_keystone(conf)
     PolicyEnforcer(conf)  # to check the policy file
     database = Database.configured(conf, pool_size=1)
     try:
