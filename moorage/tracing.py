@@ -7,6 +7,7 @@ travels as W3C ``traceparent`` beside a message; within a process, :mod:`moorage
 Without ``[tracing] otlp_endpoint`` no library of OpenTelemetry is imported, and :func:`span` does nothing.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from oslo_config import cfg
 
 from moorage import context, errors
+from moorage.addresses import mask_url
 
 if TYPE_CHECKING:
     from moorage.open_telemetry import Kind, Place, RequestTracer
@@ -33,6 +35,7 @@ class _NoSpan:
         """Do nothing."""
 
 
+_URL = re.compile(r"https?://[^/?#]", re.IGNORECASE)
 _NO_SPAN: AbstractContextManager[Span] = nullcontext(_NoSpan())
 #: The tracer of this process; None if nothing is traced.
 _TRACER: "RequestTracer | None" = None
@@ -42,7 +45,7 @@ def configure(conf: cfg.ConfigOpts, service: str) -> None:
     """Send the spans of this process to the configured collector, if there is one; call this after a fork.
 
     :param service: the name of the service in log lines: its kind, a dot, and its name.
-    :raises ConfigurationError: OpenTelemetry is not installed.
+    :raises ConfigurationError: see :func:`require_library`.
     """
     if not conf.tracing.otlp_endpoint:
         return
@@ -53,12 +56,15 @@ def configure(conf: cfg.ConfigOpts, service: str) -> None:
 
 
 def require_library(conf: cfg.ConfigOpts) -> None:
-    """Check that OpenTelemetry is installed if a collector is configured; this starts no thread.
+    """Check, if a collector is configured, its URL, and that OpenTelemetry is installed; this starts no thread.
 
-    :raises ConfigurationError: it is not.
+    :raises ConfigurationError: the URL is none of HTTP, which would lose all spans; or OpenTelemetry is not installed.
     """
-    if not conf.tracing.otlp_endpoint:
+    url = conf.tracing.otlp_endpoint
+    if not url:
         return
+    if not _URL.match(url):
+        raise errors.ConfigurationError(reason=f"[tracing] otlp_endpoint {mask_url(url)} is no URL with http or https")
     try:
         import moorage.open_telemetry  # noqa: F401 - here, because it is installed only if tracing is used
     except ImportError as missing:
