@@ -21,6 +21,9 @@ _PLACE = re.compile(r"from LocationInfo\(location=<[^>]*>, detail='([^']*)'\)")
 #: What Python says of a text that is no number, before the text.
 _NO_NUMBER = re.compile(r"(invalid literal for int\(\) with base 10|could not convert string to float): (.+)")
 
+#: The URL of an SQLite database without a file.
+_IN_MEMORY = re.compile(r"sqlite(\+\w+)?:/{2,3}(:memory:)?(\?.*)?")
+
 _DATABASE = [
     cfg.StrOpt(
         "connection",
@@ -350,9 +353,13 @@ def required(conf: cfg.ConfigOpts, group: str, name: str) -> str:
 def main_database(conf: cfg.ConfigOpts) -> str:
     """Return the URL of the main schema.
 
-    :raises ConfigurationError: no URL is set.
+    :raises ConfigurationError: no URL is set, or it is that of a database that no other process can open.
     """
-    return required(conf, "database", "connection")
+    url = required(conf, "database", "connection")
+    if _IN_MEMORY.fullmatch(url):
+        reason = f"[database] connection {url} is a database in memory, which ends with its process: sqlite:////path"
+        raise errors.ConfigurationError(reason=f"{reason} is one in a file")
+    return url
 
 
 def find_file(named: str | None) -> list[Path]:

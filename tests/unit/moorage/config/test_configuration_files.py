@@ -273,6 +273,14 @@ def test_a_missing_database_option_without_a_file_is_reported_with_what_to_do() 
     )
 
 
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite+pysqlite://?timeout=3"])
+def test_a_database_in_memory_is_refused_and_one_in_a_file_is_not(tmp_path: Path, url: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match="is a database in memory, which ends with its process"):
+        options.main_database(from_text(tmp_path, f"[database]\nconnection = {url}\n"))
+    for file in ("sqlite:////var/lib/moorage/main.sqlite", "sqlite:///main.sqlite"):
+        assert options.main_database(from_text(tmp_path, f"[database]\nconnection = {file}\n")) == file
+
+
 def test_a_missing_broker_option_is_reported_with_the_file(tmp_path: Path) -> None:
     conf = from_text(tmp_path, "[database]\nconnection = sqlite:////tmp/none\n")
     with pytest.raises(errors.ConfigurationError) as caught:
