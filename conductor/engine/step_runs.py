@@ -93,7 +93,7 @@ class StepRun:
 class StepRuns:
     """Begins steps, and fulfils the needs of several of them together."""
 
-    def __init__(self, operations: Operations, steps: Steps, acknowledgements: Acknowledgements | None) -> None:
+    def __init__(self, operations: Operations, steps: Steps, acknowledgements: Acknowledgements) -> None:
         self._operations = operations
         self._steps = steps
         self._acknowledgements = acknowledgements
@@ -191,8 +191,7 @@ class StepRuns:
 
     def _run_and_record(self, operation: Operation) -> StepGenerator:
         failpoints.reached("begin")
-        if self._acknowledgements is not None:
-            self._acknowledgements.begin()
+        self._acknowledgements.begin()
         with counted(operation) as note:
             commit = yield from self._run(operation)
             failpoints.reached("done")
@@ -206,7 +205,7 @@ class StepRuns:
                 reason = _unexpected(fault)
                 following = yield StepDone(operation, lambda _connection: Retry(reason), context.current(), note)
         # A step that is retried sends the same requests again: their answers must be kept.
-        if self._acknowledgements is not None and (following is None or not following.tries):
+        if following is None or not following.tries:
             self._acknowledgements.recorded()
         return following
 

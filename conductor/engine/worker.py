@@ -60,7 +60,7 @@ class Worker:
         threads: int,
         service: str | None,
         bulkheads: Bulkheads,
-        acknowledgements: Acknowledgements | None = None,
+        acknowledgements: Acknowledgements,
     ) -> None:
         self._acknowledgements = acknowledgements
         self._bulkheads = bulkheads

@@ -21,6 +21,7 @@ from support.moorage.queued_calls import queue
 from conductor.cell.context import CellRequests
 from conductor.cell.endpoints.builds import CellOrders
 from conductor.cell.records.instances import CellRecords
+from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.bulkheads import Bulkheads
 from conductor.engine.operations import Operations
 from conductor.engine.order_requests import OrderRequests
@@ -54,7 +55,8 @@ class RecordingWorker(Worker):
     """A worker that only stores its operations."""
 
     def __init__(self, operations: Operations) -> None:
-        super().__init__(operations, 0, "test", Bulkheads("host", 1, Backoff(), (), 1.0, postpones=True))
+        bulkheads = Bulkheads("host", 1, Backoff(), (), 1.0, postpones=True)
+        super().__init__(operations, 0, "test", bulkheads, Acknowledgements(cast(Any, None)))
         self.enqueued: list[Operation] = []
 
     def enqueue(self, *operations: Operation | None) -> None:

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 from support.conductor.record_builders import begin
-from support.conductor.worked_steps import QUICK, ordered, reasons, working
+from support.conductor.worked_steps import QUICK, ordered, reasons, worker_of, working
 
-from conductor.engine.bulkheads import Bulkheads
 from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, DELETE, Backoff, Ended, Next, NoPayload, Operation
 from conductor.engine.waiting_steps import KeptPlace, StepQueue
-from conductor.engine.worker import Worker
 from conductor.schema import conductor_operations
 from harness.waiting import wait_until
 from moorage import errors, ids
@@ -200,7 +198,7 @@ def test_a_take_over_reads_each_operation_once_and_a_sweep_with_many_operations_
         return database.write(lambda connection: owner.begin(connection, new, taken=taken))
 
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
-    worker = Worker(operations, 1, "test", Bulkheads("host", 1, QUICK, (errors.NoReply,), 1.0, postpones=True))
+    worker = worker_of(operations)
     # More than one page of operations that are in the queue already come first.
     worker.enqueue(*begin_many(operations, 300, taken=True))
     begin_many(operations, 500, taken=False)
@@ -225,7 +223,7 @@ def test_an_operation_does_not_wait_for_the_many_of_another_kind(database: Datab
         return lambda _connection: Ended()
 
     operations = Operations(database, conductor_operations, "me", {}, QUICK)
-    worker = Worker(operations, 1, "test", Bulkheads("host", 1, QUICK, (errors.NoReply,), 1.0, postpones=True))
+    worker = worker_of(operations)
     kinds = [BUILD] * 200 + [DELETE]
     new = [
         Operation.new("req", ids.fresh(), kind, f"s{number}", "one", NoPayload()) for number, kind in enumerate(kinds)
