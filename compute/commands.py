@@ -8,7 +8,7 @@ import yaml
 from compute.service import ComputeService
 from compute.tree_changes import TreeChange
 from moorage import logs
-from moorage.cli.command import argument
+from moorage.cli.arguments import argument
 from moorage.cli.serving import Serving
 from moorage.messages.wire import encode
 

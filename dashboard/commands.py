@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from cliff.command import Command
 
 from moorage import logs
-from moorage.cli.command import Argument, argument
+from moorage.cli.arguments import Argument, argument
 from moorage.cli.serving import AUTH_STRATEGY, Serving
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness.termination import unwound_by_signals
 from moorage import errors
-from moorage.cli.command import Argument, Configured, argument
+from moorage.cli.arguments import Argument, argument
+from moorage.cli.command import Configured
 
 if TYPE_CHECKING:  # these modules need an extra
     from harness.cluster_nodes import Member

@@ -18,7 +18,8 @@ from harness.cloud import CloudSpec, RunningCloud
 from moorage import ids
 from moorage.bus.bus import Client
 from moorage.cli import lists
-from moorage.cli.command import argument, shown
+from moorage.cli.arguments import argument
+from moorage.cli.command import shown
 from moorage.messages import BuildInstances, ListInstances, ShowInstance
 from moorage.model import Flavor, Instance, RequestSpec
 

@@ -12,8 +12,9 @@ from conductor.commands.order import INSTANCE_COLUMNS, REQUEST_ID, OrderCommand,
 from conductor.commands.timeline import NOTHING, attached, explained, holdings, migrations_of, timeline
 from moorage import errors, ids
 from moorage.cli import lists, request_arguments
-from moorage.cli.command import Configured, ListCommand, argument, shown
-from moorage.cli.names import instance_uuid
+from moorage.cli.arguments import argument
+from moorage.cli.command import Configured, ListCommand, shown
+from moorage.cli.lists import instance_uuid
 from moorage.messages import (
     MAX_INSTANCES,
     BuildInstances,

@@ -9,8 +9,9 @@ from cliff.show import ShowOne
 from conductor.commands.timeline import explained, timeline
 from moorage import errors
 from moorage.cli import lists
-from moorage.cli.command import Configured, ListCommand, argument, canonical_uuid, shown
-from moorage.cli.names import instance_uuid
+from moorage.cli.arguments import argument, canonical_uuid
+from moorage.cli.command import Configured, ListCommand, shown
+from moorage.cli.lists import instance_uuid
 from moorage.messages import ListClaims, ListMigrations, ShowMigration
 from moorage.model import Migration
 

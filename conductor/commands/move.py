@@ -10,7 +10,7 @@ from conductor.commands.migration import MIGRATION_COLUMNS, migration_row
 from conductor.commands.order import INSTANCE_COLUMNS, REQUEST_ID, OrderCommand, add_wait
 from moorage import errors, ids
 from moorage.cli import request_arguments
-from moorage.cli.command import Argument, argument
+from moorage.cli.arguments import Argument, argument
 from moorage.messages import (
     AbortMigration,
     ConfirmMigration,

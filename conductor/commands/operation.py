@@ -7,8 +7,9 @@ from typing import Any
 from cliff.show import ShowOne
 
 from moorage.cli import lists
-from moorage.cli.command import Configured, ListCommand, ShownAge, argument, canonical_uuid, shown
-from moorage.cli.names import instance_uuid
+from moorage.cli.arguments import argument, canonical_uuid
+from moorage.cli.command import Configured, ListCommand, ShownAge, shown
+from moorage.cli.lists import instance_uuid
 from moorage.messages import ListOperations, ShowOperation
 from moorage.model.inspection import OperationSummary
 

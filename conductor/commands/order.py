@@ -12,8 +12,9 @@ from cliff.lister import Lister
 
 from moorage import errors, ids
 from moorage.cli import progress
-from moorage.cli.command import Configured, argument, not_negative, shown
-from moorage.cli.names import instance_uuid
+from moorage.cli.arguments import argument, not_negative
+from moorage.cli.command import Configured, shown
+from moorage.cli.lists import instance_uuid
 from moorage.messages import ShowInstance
 from moorage.messages.basis import OrderAfter
 from moorage.messages.conductor import EndOfMigration

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from conductor.commands.order import REQUEST_ID, WAIT_TIMEOUT, OrderCommand
 from moorage import ids
 from moorage.cli import group_options
-from moorage.cli.command import Argument, argument, shown
+from moorage.cli.arguments import Argument, argument
+from moorage.cli.command import shown
 from moorage.messages import AttachResource, DetachResource, OperationBegun, ShowOperation
 from moorage.messages.wire import Mutation
 from moorage.model.inspection import OperationSummary

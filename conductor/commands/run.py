@@ -4,7 +4,7 @@ import argparse
 
 from conductor.service import CellConductor, SuperConductor
 from moorage import logs
-from moorage.cli.command import argument
+from moorage.cli.arguments import argument
 from moorage.cli.serving import Serving, name_argument
 
 

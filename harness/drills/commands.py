@@ -12,7 +12,8 @@ from cliff.show import ShowOne
 from harness.arguments import OnServers, count
 from harness.drills.catalog import DRILLS
 from harness.drills.report import Arguments
-from moorage.cli.command import Configured, ShownLines, argument, positive, shown
+from moorage.cli.arguments import argument, positive
+from moorage.cli.command import Configured, ShownLines, shown
 
 
 class DrillList(Configured, Lister):

@@ -3,13 +3,10 @@
 import argparse
 import functools
 import logging
-import math
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -18,9 +15,10 @@ from cliff.command import Command
 from cliff.lister import Lister
 from oslo_config import cfg
 
-from moorage import errors, ids
+from moorage import errors
 from moorage.cli import help as helps
 from moorage.cli import progress, sorting
+from moorage.cli.arguments import Argument, argument, count, positive, whole_number
 from moorage.cli.clients import CheckedClient, Clients
 from moorage.config import calls, options
 from moorage.control_characters import escaped
@@ -33,8 +31,6 @@ LOG = logging.getLogger(__name__)
 #: The columns and the rows of a list, or the columns and the values of a single object.
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 Record = tuple[tuple[str, ...], tuple[Any, ...]]
-#: Adds one argument or several to a parser.
-Argument = Callable[[Any], object]
 
 
 #: The output formats that are plain text. They have no null value, and cliff writes control characters there as they
@@ -46,55 +42,6 @@ _OBEYED = re.compile(r"([\\$`])")
 _WATCH_SECONDS = 2.0
 #: Clears a terminal and moves the cursor to its top (ECMA-48: CUP, ED).
 _CLEAR = "\033[H\033[2J"
-
-
-def argument(*names: str, repeated: bool = False, **options: Any) -> Argument:
-    """Declare an argument of a command, with the parameters of ``add_argument``; one that is repeated is a list."""
-    if repeated:
-        options |= {"action": "append", "default": [], "help": f"{options['help']}; may be repeated"}
-    return methodcaller("add_argument", *names, **options)
-
-
-def one_of(*alternatives: Argument) -> Argument:
-    """Declare mutually exclusive arguments."""
-
-    def add(parser: argparse.ArgumentParser) -> None:
-        group = parser.add_mutually_exclusive_group()
-        for alternative in alternatives:
-            alternative(group)
-
-    return add
-
-
-def positive(text: str) -> float:
-    """Parse a positive number of seconds for which a thread can wait."""
-    seconds = _number(text)
-    if not 0 < seconds <= threading.TIMEOUT_MAX:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, up to {threading.TIMEOUT_MAX:.0f}")
-    return seconds
-
-
-def not_negative(text: str) -> float:
-    """Parse a number of seconds that may be 0; a wait of ``nan`` seconds would never end."""
-    seconds = _number(text)
-    if not 0 <= seconds <= threading.TIMEOUT_MAX:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0 to {threading.TIMEOUT_MAX:.0f}")
-    return seconds
-
-
-def canonical_uuid(text: str) -> str:
-    """Parse a uuid in any spelling; return its canonical form."""
-    if (uuid := ids.canonical(text)) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a uuid")
-    return uuid
-
-
-def _number(text: str) -> float:
-    """Parse a number; a text that is none is ``nan``, which is in no range."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def _plain(values: Iterable[Any], formatter: str) -> tuple[Any, ...]:
@@ -115,21 +62,6 @@ def _flat(value: Any) -> Any:
 
 def _machine(value: Any) -> Any:
     return value.machine_readable() if isinstance(value, FormattableColumn) else value
-
-
-def _whole_number(text: str) -> int:
-    """Parse a whole number; the error of ``int`` would name a type of Python."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-
-
-def _count(text: str) -> int:
-    """Parse a number of entries."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError("must be a whole number from 1")
-    return int(text)
 
 
 class Configured(Command):
@@ -154,7 +86,7 @@ class Configured(Command):
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.allow_abbrev = False
         parser.formatter_class = helps.FilledParagraphs
-        parser.register("type", int, _whole_number)
+        parser.register("type", int, whole_number)
         helps.in_one_line(parser)
         # Add the arguments of the bases first: common options come before a command's own.
         for kind in reversed(type(self).__mro__):
@@ -257,7 +189,7 @@ class ListCommand(Configured, Lister):
     only_reads = True
 
     arguments: Sequence[Argument] = (
-        argument("--limit", type=_count, metavar="N", help="Maximum number of rows to list"),
+        argument("--limit", type=count, metavar="N", help="Maximum number of rows to list"),
         argument(
             "--marker", metavar="KEY", help="List only the rows after the one with this value in its first column"
         ),

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from moorage.cli.command import argument, canonical_uuid
+from moorage.cli.arguments import argument, canonical_uuid
 from moorage.model import UNSUFFIXED, Amount, ResourceClassName, ResourceGroup, ResourceRequest, Suffix, TraitName
 
 #: The prefix for alternative traits in the value of `--required`, as in Placement's API.

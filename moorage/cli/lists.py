@@ -1,4 +1,4 @@
-"""Long lists, fetched in parts that each fit into one message."""
+"""Long lists, fetched in parts that each fit into one message; and instances by the names that operators type."""
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import structs
 
-from moorage import errors
+from moorage import errors, ids
 from moorage.messages import (
     MAX_INSTANCES,
     ListClaims,
@@ -34,6 +34,8 @@ M = TypeVar("M", bound=Message[Any])
 
 #: Entries of one answer for entries of varying size. Arbitrary: an aggregate may have all hosts, a group few members.
 _AGGREGATES, _GROUPS = 20, 100
+#: The most uuids that a refusal lists. Arbitrary: more would not fit on a screen.
+_MOST = 10
 
 
 class MessageClient(Protocol):
@@ -215,3 +217,21 @@ def _each(
         if len(part) != at_once or len(known) == before:
             return
         message = structs.replace(message, after=max(key(each) for each in part))
+
+
+def instance_uuid(conductor: MessageClient, given: str) -> str:
+    """Return the uuid of the existing instance with this name; a uuid is returned unchanged, without a call.
+
+    :raises InstanceNotFound: no instance has this name.
+    :raises InvalidRequest: several instances have this name.
+    """
+    if uuid := ids.canonical(given):
+        return uuid
+    found = [instance.uuid for instance in instances(conductor, ListInstances(name=given))]
+    if not found:
+        raise errors.InstanceNotFound(kind="instance", name=given)
+    if len(found) > 1:
+        more = ", …" if len(found) > _MOST else ""
+        reason = f"{len(found)} instances have this name: {', '.join(found[:_MOST])}{more}"
+        raise errors.InvalidRequest(path=given, reason=reason)
+    return found[0]

@@ -5,8 +5,7 @@ import getpass
 import os
 
 from moorage.cli import group_options
-from moorage.cli.command import Argument, canonical_uuid
-from moorage.cli.keyed import keyed
+from moorage.cli.arguments import Argument, canonical_uuid, keyed
 from moorage.model import Flavor, Image, RequestSpec
 
 

@@ -5,7 +5,8 @@ import socket
 from collections.abc import Sequence
 
 from moorage import errors, logs, tracing
-from moorage.cli.command import Argument, Configured, argument
+from moorage.cli.arguments import Argument, argument
+from moorage.cli.command import Configured
 from moorage.service import process
 
 #: The argument of the commands that serve HTTP.

@@ -13,8 +13,9 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from moorage import errors
 from moorage.addresses import mask_url
 from moorage.cli import lists, services
+from moorage.cli.arguments import argument, positive
 from moorage.cli.clients import CheckedClient, Clients
-from moorage.cli.command import ListCommand, argument, positive, shown
+from moorage.cli.command import ListCommand, shown
 from moorage.config.options import main_database, required
 from moorage.db.database import Database
 from moorage.db.schemas import Schema, known_schemas

@@ -5,7 +5,8 @@ import argparse
 from cliff.lister import Lister
 
 from moorage import ids
-from moorage.cli.command import Table, argument, canonical_uuid
+from moorage.cli.arguments import argument, canonical_uuid
+from moorage.cli.command import Table
 from moorage.messages import SetAggregates
 from placement_store.commands.placement_command import GENERATION, ProviderCommand, find
 

@@ -9,7 +9,8 @@ from cliff.command import Command
 from cliff.lister import Lister
 
 from moorage import errors, ids
-from moorage.cli.command import Argument, ShownLines, ShownValue, Table, argument, canonical_uuid, shown
+from moorage.cli.arguments import Argument, argument, canonical_uuid
+from moorage.cli.command import ShownLines, ShownValue, Table, shown
 from moorage.messages import DeleteAllocations, GetAllocations, PutAllocations
 from moorage.model import Consumer, ConsumerAllocations, ProviderAmounts, Resources
 from moorage.model.allocations import Amounts, amounts_of

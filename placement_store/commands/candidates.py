@@ -8,7 +8,8 @@ from typing import Any
 from cliff.lister import Lister
 
 from moorage.cli import group_options
-from moorage.cli.command import ShownLines, Table, argument
+from moorage.cli.arguments import argument
+from moorage.cli.command import ShownLines, Table
 from moorage.messages import MAX_CANDIDATES, ListAllocationCandidates
 from moorage.model import AllocationCandidates, ResourceRequest
 from placement_store.commands.placement_command import PlacementCommand

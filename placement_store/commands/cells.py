@@ -12,8 +12,9 @@ from cliff.show import ShowOne
 
 from moorage import errors, ids
 from moorage.addresses import mask_url
+from moorage.cli.arguments import argument, canonical_uuid
 from moorage.cli.clients import Clients
-from moorage.cli.command import Configured, Record, Table, argument, canonical_uuid, shown
+from moorage.cli.command import Configured, Record, Table, shown
 from moorage.cli.serving import require_broker
 from moorage.config.options import main_database
 from moorage.db.database import Database

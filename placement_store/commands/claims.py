@@ -6,7 +6,8 @@ from cliff.command import Command
 from cliff.lister import Lister
 
 from moorage.cli import lists
-from moorage.cli.command import Configured, ListCommand, ShownAge, Table, argument, not_negative, shown
+from moorage.cli.arguments import argument, not_negative
+from moorage.cli.command import Configured, ListCommand, ShownAge, Table, shown
 from moorage.cli.serving import Serving, name_argument
 from moorage.messages import ListClaims, ListReconciled
 

@@ -7,7 +7,8 @@ from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from moorage import errors, ids
-from moorage.cli.command import Record, Table, argument, shown
+from moorage.cli.arguments import argument
+from moorage.cli.command import Record, Table, shown
 from moorage.messages import DeleteResourceClass, EnsureResourceClass, ListResourceClasses
 from placement_store.commands import argument_types
 from placement_store.commands.placement_command import PlacementCommand

@@ -12,7 +12,8 @@ from oslo_config import cfg
 
 from moorage import errors
 from moorage.addresses import mask_url
-from moorage.cli.command import Configured, Table, argument, positive
+from moorage.cli.arguments import argument, positive
+from moorage.cli.command import Configured, Table
 from moorage.config.options import main_database
 from moorage.db import hosts
 from moorage.db.database import Database

@@ -7,7 +7,8 @@ from contextlib import closing
 from cliff.lister import Lister
 
 from moorage import errors
-from moorage.cli.command import Configured, Table, argument
+from moorage.cli.arguments import argument
+from moorage.cli.command import Configured, Table
 from moorage.config.options import main_database
 from moorage.db.database import Database
 from placement_store.importing import source, store

@@ -13,8 +13,8 @@ from cliff.show import ShowOne
 
 from moorage import errors, ids
 from moorage.cli import lists
-from moorage.cli.command import Record, Table, argument, shown
-from moorage.cli.keyed import keyed
+from moorage.cli.arguments import argument, keyed
+from moorage.cli.command import Record, Table, shown
 from moorage.messages import DeleteInventories, DeleteInventory, ListResourceProviders, SetInventories, SetInventory
 from moorage.model import Inventories, Inventory, ResourceGroup, ResourceProvider
 from placement_store.commands import argument_types

@@ -18,7 +18,8 @@ from prometheus_client import multiprocess
 
 from moorage import logs, metrics, tracing
 from moorage.addresses import address
-from moorage.cli.command import Configured, argument
+from moorage.cli.arguments import argument
+from moorage.cli.command import Configured
 from moorage.cli.serving import AUTH_STRATEGY
 from moorage.service.process import collect_garbage_seldom
 from placement_store.http import wsgi

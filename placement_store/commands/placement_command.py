@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from msgspec.structs import replace
 
 from moorage import errors, ids
-from moorage.cli.command import Argument, Configured, argument
+from moorage.cli.arguments import Argument, argument
+from moorage.cli.command import Configured
 from moorage.cli.lists import MessageClient
 from moorage.config.options import main_database
 from moorage.messages import GetResourceProvider, ListResourceProviders

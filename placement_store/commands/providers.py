@@ -11,7 +11,8 @@ from msgspec import UNSET, UnsetType
 
 from moorage import errors, ids
 from moorage.cli import group_options, lists
-from moorage.cli.command import Record, ShownLines, ShownValue, Table, argument, canonical_uuid, one_of, shown
+from moorage.cli.arguments import argument, canonical_uuid, one_of
+from moorage.cli.command import Record, ShownLines, ShownValue, Table, shown
 from moorage.messages import (
     CreateResourceProvider,
     DeleteResourceProvider,

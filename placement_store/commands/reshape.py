@@ -10,7 +10,8 @@ from cliff.lister import Lister
 from msgspec.structs import asdict
 
 from moorage.cli import progress
-from moorage.cli.command import Table, argument, shown
+from moorage.cli.arguments import argument
+from moorage.cli.command import Table, shown
 from moorage.messages import DEFAULT_SEARCH_STEPS
 from moorage.model import Inventory, ReshapePlan
 from placement_store.commands import reshape_file, reshape_fleet

@@ -9,7 +9,8 @@ from cliff.show import ShowOne
 
 from moorage import errors, ids
 from moorage.cli import lists
-from moorage.cli.command import Record, ShownLines, Table, argument, canonical_uuid, shown
+from moorage.cli.arguments import argument, canonical_uuid
+from moorage.cli.command import Record, ShownLines, Table, shown
 from moorage.messages import CreateServerGroup, DeleteServerGroup, GetServerGroup, ListServerGroups, ServerGroupState
 from moorage.model import GroupPolicy, ServerGroup
 from placement_store.commands import argument_types

@@ -8,7 +8,8 @@ from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from moorage import errors, ids
-from moorage.cli.command import Record, Table, argument, one_of, shown
+from moorage.cli.arguments import argument, one_of
+from moorage.cli.command import Record, Table, shown
 from moorage.messages import DeleteTrait, EnsureTrait, ListTraits, SetTraits
 from placement_store.commands import argument_types
 from placement_store.commands.placement_command import GENERATION, PlacementCommand, ProviderCommand, find

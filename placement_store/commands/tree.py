@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from cliff.lister import Lister
 
 from moorage import errors
-from moorage.cli.command import ShownLines, Table, argument
+from moorage.cli.arguments import argument
+from moorage.cli.command import ShownLines, Table
 from moorage.messages import ListProviderTrees
 from moorage.model import ResourceProvider
 from placement_store.commands.placement_command import PlacementCommand

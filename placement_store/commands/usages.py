@@ -4,7 +4,8 @@ import argparse
 
 from cliff.lister import Lister
 
-from moorage.cli.command import Table, argument, shown
+from moorage.cli.arguments import argument
+from moorage.cli.command import Table, shown
 from moorage.messages import ListUsages
 from placement_store.commands.placement_command import PlacementCommand, ProviderCommand, find
 

@@ -10,8 +10,8 @@ from cliff.show import ShowOne
 
 from moorage import errors, ids
 from moorage.cli import lists
-from moorage.cli.command import Argument, ShownLines, argument, canonical_uuid, shown
-from moorage.cli.keyed import keyed
+from moorage.cli.arguments import Argument, argument, canonical_uuid, keyed
+from moorage.cli.command import ShownLines, shown
 from moorage.messages import (
     AddAggregateHost,
     CreateHostAggregate,

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 from cliff.lister import Lister
 
-from moorage.cli.command import Configured, ShownLines, ShownValue, argument, positive
+from moorage.cli.arguments import argument, positive
+from moorage.cli.command import Configured, ShownLines, ShownValue
 from moorage.messages import ShowPolicy
 from moorage.model.inspection import PluginUse, PolicyState
 from scheduler.commands import running

@@ -11,8 +11,9 @@ from cliff.show import ShowOne
 
 from moorage import errors
 from moorage.cli import group_options, lists, request_arguments
-from moorage.cli.command import Configured, ShownValue, argument, one_of, positive
-from moorage.cli.names import instance_uuid
+from moorage.cli.arguments import argument, one_of, positive
+from moorage.cli.command import Configured, ShownValue
+from moorage.cli.lists import instance_uuid
 from moorage.messages import (
     MAX_INSTANCES,
     ExplainRequest,

@@ -10,17 +10,8 @@ from cliff.show import ShowOne
 
 from moorage import errors, ids
 from moorage.cli import lists
-from moorage.cli.command import (
-    Argument,
-    Configured,
-    ListCommand,
-    ShownAge,
-    ShownUse,
-    ShownValue,
-    argument,
-    one_of,
-    positive,
-)
+from moorage.cli.arguments import Argument, argument, one_of, positive
+from moorage.cli.command import Configured, ListCommand, ShownAge, ShownUse, ShownValue
 from moorage.messages import DeleteHost, ListCells, ListHosts, ListResourceProviders, SetHost
 from moorage.model import HostState, ResourceProvider
 from scheduler.commands import running

@@ -12,7 +12,8 @@ from harness.arguments import count_option, number_between
 from harness.bench import candidates, decide, explain, packing
 from harness.bench.commands.basis import SHAPE, progress, shape_of
 from harness.bench.store import host_settings
-from moorage.cli.command import Configured, argument, shown
+from moorage.cli.arguments import argument
+from moorage.cli.command import Configured, shown
 
 
 class BenchDecide(Configured, ShowOne):

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from harness.arguments import count_option, number_between
 from harness.bench.requests import Request
-from moorage.cli.command import Argument, argument, positive
+from moorage.cli.arguments import Argument, argument, positive
 
 #: The number of clients, and for how long they send requests.
 LOAD: tuple[Argument, ...] = (

@@ -25,7 +25,8 @@ from harness.bench.store import host_settings
 from harness.cloud import CloudSpec, Settings
 from harness.termination import unwound_by_signals
 from moorage import errors
-from moorage.cli.command import Configured, argument, one_of, positive, shown
+from moorage.cli.arguments import argument, one_of, positive
+from moorage.cli.command import Configured, shown
 from moorage.messages.wire import encode
 
 #: The number of builds that an agent works on at a time by default.

@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 
 from harness.bench import plot
-from moorage.cli.command import Configured, argument
+from moorage.cli.arguments import argument
+from moorage.cli.command import Configured
 
 
 def _png(text: str) -> Path:

@@ -15,7 +15,8 @@ from harness.bench import claims, http
 from harness.bench.commands.basis import LOAD, PER_REQUEST, progress
 from harness.bench.load import Load
 from harness.termination import unwound_by_signals
-from moorage.cli.command import Configured, argument, one_of, shown
+from moorage.cli.arguments import argument, one_of
+from moorage.cli.command import Configured, shown
 
 _DATABASE_OPTIONS = one_of(
     argument(

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from cliff.lister import Lister
 
 from moorage import errors
+from moorage.cli.arguments import argument, positive
 from moorage.cli.audit import findings
 from moorage.cli.audit.collector import AuditCollector
 from moorage.cli.audit.findings import CloudState, Finding
 from moorage.cli.audit.healing import Healer
-from moorage.cli.command import Configured, argument, positive, shown
+from moorage.cli.command import Configured, shown
 from moorage.config.options import required
 from moorage.service.process import collect_garbage_seldom
 
