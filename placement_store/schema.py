@@ -320,4 +320,9 @@ reconciled = Table(
     Index("ix_reconciled_outcome", "outcome"),
 )
 
-MAIN = Schema(name="main", metadata=METADATA, versions="placement_store.migrations")
+MAIN = Schema(
+    name="main",
+    metadata=METADATA,
+    versions="placement_store.migrations",
+    former_columns={"consumer_groups": ("rule", "home_root_provider_id", "home_count", "home_moving")},
+)

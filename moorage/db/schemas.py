@@ -3,9 +3,9 @@
 import functools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any, cast
 
@@ -53,13 +53,14 @@ def compatibility_table(schema: str) -> Table:
 class Schema:
     """A set of tables that are migrated together.
 
-    ``versions`` is the package of its migrations. Each method with a database parameter raises ``StoreUnavailable`` if
-    the database cannot be reached.
+    ``versions`` is the package of its migrations. ``former_columns`` are those that only earlier revisions have, by
+    table. Each method with a database parameter raises ``StoreUnavailable`` if the database cannot be reached.
     """
 
     name: str
     metadata: MetaData
     versions: str
+    former_columns: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     @property
     def version_table(self) -> str:
@@ -152,7 +153,7 @@ class Schema:
         return before, before
 
     def _refuse_other_tables(self, database: Database) -> None:
-        """Check that tables without a revision can be those of an interrupted first upgrade.
+        """Check that tables without a revision can be those of a first upgrade, interrupted or in progress.
 
         A migration takes tables that exist for its own, and most DDL statements cannot be rolled back: without this
         check it would change the database of a Placement or Nova whose URL was given by mistake.
@@ -165,8 +166,8 @@ class Schema:
         def foreign(connection: Connection) -> Iterator[tuple[str, list[str]]]:
             inspector = inspect(connection)
             for name in sorted(self.metadata.tables.keys() & set(inspector.get_table_names())):
-                ours = self.metadata.tables[name].columns.keys()
-                if others := {column["name"] for column in inspector.get_columns(name)} - set(ours):
+                ours = {*self.metadata.tables[name].columns.keys(), *self.former_columns.get(name, ())}
+                if others := {column["name"] for column in inspector.get_columns(name)} - ours:
                     yield name, sorted(others)
 
         for name, others in database.read(lambda connection: list(foreign(connection))):

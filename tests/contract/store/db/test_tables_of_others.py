@@ -9,7 +9,7 @@ from support.databases.interrupted_upgrade import structure
 
 from moorage.cli.shell import main
 from moorage.db.database import Database
-from moorage.db.schemas import known_schemas
+from moorage.db.schemas import known_schemas, scripts_in
 
 
 @pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
@@ -52,6 +52,21 @@ def test_tables_that_only_resemble_ours_by_other_names_are_no_reason(database: D
     schema = known_schemas()[name]
     assert schema.upgrade(database)[1] == schema.head()
     assert database.read(lambda connection: inspect(connection).has_table("consumer_types"))
+
+
+@pytest.mark.parametrize("name", sorted(known_schemas()))
+def test_tables_of_each_earlier_revision_are_ours_while_their_revision_is_not_recorded_yet(
+    database: Database, name: str
+) -> None:
+    # So they look during a first upgrade, and after one that was interrupted.
+    schema = known_schemas()[name]
+    for script in reversed(list(scripts_in(schema.versions).walk_revisions())):
+        schema.migrate(database, script.revision)
+        with database.engine.begin() as connection:
+            connection.execute(text(f"DELETE FROM {schema.version_table}"))
+        assert schema.planned(database) == (None, schema.head())
+        with database.engine.begin() as connection:
+            connection.execute(text(f"INSERT INTO {schema.version_table} VALUES ('{script.revision}')"))
 
 
 @pytest.mark.parametrize("name", sorted(known_schemas()))
