@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 
-from sqlalchemy import bindparam, select, union_all
+from sqlalchemy import Connection, bindparam, select, union_all
 
 from conductor.schema import cell_instances, conductor_instances
 from harness.bench.cloud import BenchCloud
@@ -20,7 +20,7 @@ from placement_store.db import bulk
 
 _TIMEOUT = 60.0
 #: Seconds between two reads of the records, for one build and for many: each read slows down the measured cloud.
-_INTERVAL, _INTERVAL_OF_MANY = 0.004, 0.05
+_INTERVAL, _INTERVAL_OF_MANY = 0.002, 0.05
 # Built once, so that a read costs less.
 _ENDED = union_all(
     *(
@@ -67,19 +67,23 @@ class _Watch:
         return [uuid for uuid in uuids if self._ended.pop(uuid, "") == "active"]
 
     def _run(self) -> None:
-        while not self._closed.wait(_INTERVAL if len(self._waiting) <= 1 else _INTERVAL_OF_MANY):
-            for uuid, state in ended(self._database, list(self._waiting)).items():
-                self._ended[uuid] = state
-                self._waiting.pop(uuid).set()
+        with self._database.engine.connect() as connection:
+            if not self._database.is_sqlite:
+                # Without transactions, a read is one round trip instead of two.
+                connection.execution_options(isolation_level="AUTOCOMMIT")
+            while not self._closed.wait(_INTERVAL if len(self._waiting) <= 1 else _INTERVAL_OF_MANY):
+                for uuid, state in ended(connection, list(self._waiting)).items():
+                    self._ended[uuid] = state
+                    self._waiting.pop(uuid).set()
+                if self._database.is_sqlite:
+                    connection.rollback()  # the next read must see later commits
 
 
-def ended(database: Database, uuids: Collection[str]) -> dict[str, str]:
+def ended(connection: Connection, uuids: Collection[str]) -> dict[str, str]:
     """Return the states of the instances whose builds have ended, by uuid."""
     found: dict[str, str] = {}
     for chunk in bulk.chunks(sorted(uuids)):
-        named = {"uuids": list(chunk)}
-        rows = database.read(lambda connection, named=named: connection.execute(_ENDED, named).all())  # type: ignore[misc]
-        found |= {row.uuid: row.state for row in rows}
+        found |= {row.uuid: row.state for row in connection.execute(_ENDED, {"uuids": list(chunk)})}
     return found
 
 

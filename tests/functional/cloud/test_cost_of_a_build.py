@@ -103,7 +103,9 @@ def build(cloud: RunningCloud, count: int = 1) -> None:
 
     with ThreadPoolExecutor(count) as threads:
         list(threads.map(order, uuids))
-    wait_until(lambda: ended(cloud.database, uuids) == dict.fromkeys(uuids, "active"), "the builds to end")
+    read = cloud.database.read
+    active = dict.fromkeys(uuids, "active")
+    wait_until(lambda: read(lambda connection: ended(connection, uuids)) == active, "the builds to end")
 
 
 def test_a_build_costs_no_more_calls_transactions_and_statements_than_documented() -> None:
