@@ -76,6 +76,14 @@ class SearchRequest:
         isolated = [self.groups.keys() - {UNSUFFIXED}] if request.group_policy == "isolate" else []
         self._apart = isolated or [set(suffixes) for suffixes in request.apart]
         self.variables: Sequence[Variable] = list(self._variables())
+        #: Per subtree, its groups; and the variable that is its root.
+        self.groups_of_subtree = [
+            mask_of(number for number, variable in enumerate(self.variables) if subtree in variable.subtrees)
+            for subtree in range(len(self.subtrees))
+        ]
+        self.root_variables = [
+            number for number, variable in enumerate(self.variables) if variable.root_of_subtree is not None
+        ]
         #: Whether each provider of a solution gives some amount; false if a group has only traits.
         self.demands_amounts = all(variable.demands for variable in self.variables if variable.suffix is not None)
 
@@ -143,12 +151,9 @@ def compile_problem(
     found = list(_serving(tree, request, budget))
     ordered = found if seed is None else _sorted_by_kind(found, seed)
     providers, kinds = [provider for provider, _ in ordered], [kind for _, kind in ordered]
-    groups_of_subtree = [
-        mask_of(number for number, variable in enumerate(request.variables) if subtree in variable.subtrees)
-        for subtree in range(len(request.subtrees))
-    ]
-    domains = _domains(request, kinds, groups_of_subtree)
-    parents = _parents(providers, tree)
+    domains = _domains(request, kinds)
+    # Only subtrees depend on the places of the providers.
+    parents = _parents(providers, tree) if request.subtrees else [-1] * len(providers)
     return Problem(
         providers=providers,
         classes=request.classes,
@@ -157,10 +162,8 @@ def compile_problem(
         room=tuple(kind.room for kind in kinds),
         folds=folds,
         interchangeable=_interchangeable(request.variables, domains) if folds else [0] * len(domains),
-        groups_of_subtree=groups_of_subtree,
-        root_variables=[
-            number for number, variable in enumerate(request.variables) if variable.root_of_subtree is not None
-        ],
+        groups_of_subtree=request.groups_of_subtree,
+        root_variables=request.root_variables,
         below=_below(parents),
         parents=parents,
         covers=[kind.covers for kind in kinds],
@@ -244,13 +247,16 @@ def _below(parents: Sequence[int]) -> list[Mask]:
 # --- Variables ------------------------------------------------------------------------------------------------------
 
 
-def _domains(request: SearchRequest, kinds: Sequence[_Kind], groups_of_subtree: Sequence[Mask]) -> list[Mask]:
+def _domains(request: SearchRequest, kinds: Sequence[_Kind]) -> list[Mask]:
     """Return the domain of each variable; a subtree's root may be any provider that serves one of its groups."""
-    wanted = [
-        1 << number if variable.root_of_subtree is None else groups_of_subtree[variable.root_of_subtree]
-        for number, variable in enumerate(request.variables)
-    ]
-    return [mask_of(place for place, kind in enumerate(kinds) if kind.serves & variables) for variables in wanted]
+    domains = [0] * len(request.variables)
+    for place, kind in enumerate(kinds):
+        for number in members(kind.serves):
+            domains[number] |= 1 << place
+    for number, groups in zip(request.root_variables, request.groups_of_subtree, strict=True):
+        for group in members(groups):
+            domains[number] |= domains[group]
+    return domains
 
 
 def _interchangeable(variables: Sequence[Variable], domains: Sequence[Mask]) -> list[Mask]:

@@ -128,11 +128,15 @@ class _Memory:
 
 def _solutions(problem: Problem, what: str, max_steps: int) -> Iterator[State]:
     memory = _Memory(problem)
+    start = first_state(problem)
+    propagated = _propagated(problem, start)
+    if (first := _without_backtracking(problem, propagated, max_steps)) is not None:
+        memory.is_new(first)
+        yield first
     # The states visited since the last solution.
     steps = 0
-    start = first_state(problem)
     # Depth-first search with an explicit stack; the first frame has one successor, the propagated start.
-    stack = [_Frame(start, _key(problem, start), iter([_propagated(problem, start)]))]
+    stack = [_Frame(start, _key(problem, start), iter([propagated]))]
     while stack:
         frame = stack[-1]
         if (state := next(frame.untried, None)) is None:
@@ -161,6 +165,22 @@ def _solutions(problem: Problem, what: str, max_steps: int) -> Iterator[State]:
             stack.append(_Frame(state, key, _successors(problem, state)))
         else:
             frame.solvable |= outcome
+
+
+def _without_backtracking(problem: Problem, state: State, max_steps: int) -> State | None:
+    """Return the solution that the first successors lead to; null if they lead to none within these steps.
+
+    It is the first one that the search finds, since only states without a solution are pruned. On most hosts there is
+    one, and the tests for pruning would take most of the time.
+    """
+    for _ in range(max_steps):
+        problem.budget.take_step()
+        if not state.unassigned:
+            return None if is_infeasible(problem, state) else state
+        if (following := next(_successors(problem, state), None)) is None:
+            return None
+        state = following
+    return None
 
 
 def _successors(problem: Problem, state: State) -> Iterator[State]:

@@ -1,5 +1,6 @@
 """Test the search for allocation candidates: its results against enumeration, its rules, and its cost."""
 
+import sys
 from itertools import islice
 from typing import Any, Literal
 
@@ -66,6 +67,17 @@ def test_the_search_finds_exactly_what_enumeration_finds_each_once(
     tree: HostTree, request: ResourceRequest, seed: int | None
 ) -> None:
     check_candidates(tree, request, seed)
+
+
+@settings(max_examples=400, deadline=None)
+@given(host_trees(), requests().filter(is_valid), st.none() | st.integers(0, 3))
+def test_a_first_candidate_found_without_backtracking_is_the_one_that_backtracking_finds(
+    tree: HostTree, request: ResourceRequest, seed: int | None
+) -> None:
+    found = list(search(tree, request, seed=seed))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[search.__module__], "_without_backtracking", lambda *_: None)
+        assert found == list(search(tree, request, seed=seed))
 
 
 @settings(max_examples=800, deadline=None)
