@@ -13,10 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from moorage.model import AllocationRequest, RequestSpec
+from moorage.model import RequestSpec
 from moorage.plugin import BoolArray, Filter, Weigher
 from moorage.plugin.host import added_in_order
 from scheduler.decide.funnel import FilterResult, Funnel, is_for_single_hosts
+from scheduler.decide.host_candidates import FoundCandidates
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS
 from scheduler.decide.ranking import Contribution, Ranking, SeededTies
 from scheduler.plugins.loading import multiplier_key
@@ -111,8 +112,7 @@ class Evaluation:
         filters = [stage.plugin for stage in self.filtered.stages if stage.plugin is not None]
         asked: list[Filter | Weigher] = [*filters, *(each.plugin for each in self._contributions)]
         self._is_one_by_one = any(map(is_for_single_hosts, asked))
-        #: The first candidate of each host that was searched, by row, unless the host has changed since; null for none.
-        self.candidates: dict[int, AllocationRequest | None] = {}
+        self.candidates = FoundCandidates()
         self._planned: Sequence[ChangedHosts] = ()
         self._note(view)
 
@@ -137,18 +137,19 @@ class Evaluation:
     def follow(self, view: Snapshot, left_out: Collection[int]) -> bool:
         """Evaluate again the hosts that have changed since the last view; return whether this was possible.
 
-        If not, the evaluation must not be used again.
+        If not, only its candidates may still be used: those of changed hosts are dropped.
 
-        :raises Exception: what a plug-in raises for one of them; then, too, the evaluation must not be used again.
+        :raises Exception: what a plug-in raises for one of them; this is not possible, either.
         """
         out = frozenset(left_out)
         # If more hosts than this have changed, it is cheaper to evaluate all hosts.
         few = len(view) if self._is_one_by_one else _FEW + len(view) // _HOSTS_AS_ONE
         changed, planned = self._changed(view, few)
         if changed is None:
+            self.candidates.valid.clear()
             return False
         for row in changed:
-            self.candidates.pop(row, None)
+            self.candidates.valid.pop(row, None)
         rows = [row for row in changed.union(self._left_out) - out if self._entering[row]]
         if len(rows) > few:
             return False
@@ -295,15 +296,15 @@ class Evaluations:
         :param left_out: hosts among them that are known to be infeasible.
         :raises BrokenPlugin: a filter or weigher is broken.
         """
-        evaluation, self.last = self.last, None
-        if (
-            evaluation is None
-            or self._anew
-            # A plug-in that was skipped meanwhile may have refused hosts before.
-            or not evaluation.is_for(funnel, request)
-            or not _follows(evaluation, funnel, view, left_out)
-        ):
+        former, self.last = self.last, None
+        # A plug-in that was skipped meanwhile may have refused hosts before.
+        is_equal = former is not None and not self._anew and former.is_for(funnel, request)
+        if former is not None and is_equal and _follows(former, funnel, view, left_out):
+            evaluation = former
+        else:
             evaluation = Evaluation(funnel, view, request, entering, left_out)
+            if former is not None and is_equal:
+                evaluation.candidates = former.candidates
         self.last = evaluation
         return evaluation
 

@@ -4,11 +4,11 @@ One :class:`HostCandidates` is for one request and one plan. The plan only grows
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 from moorage import errors
 from moorage.model import (
@@ -122,6 +122,25 @@ class CandidateFilters:
         return next(reason_of(plugin) for each, plugin in self._filters if each == name)
 
 
+class _Searched(NamedTuple):
+    """Hold the result of a search, and all of the host that it depends on; the candidate is null if there is none."""
+
+    tree: CachedTree
+    #: See :meth:`.Snapshot.inventory_values`.
+    inventories: Sequence[tuple[float, ...]]
+    candidate: AllocationRequest | None
+
+
+class FoundCandidates:
+    """The first candidates of hosts, for requests with an equal request spec. For one thread."""
+
+    def __init__(self) -> None:
+        #: By row; null for a host without one. The owner drops those of changed hosts.
+        self.valid: dict[int, AllocationRequest | None] = {}
+        #: A claim changes the host when it is planned, and again when it is written: then nothing differs any more.
+        self.searched: dict[int, _Searched] = {}
+
+
 class HostCandidates:
     """Find the first allocation candidate of a host for one request.
 
@@ -145,7 +164,7 @@ class HostCandidates:
         self._steps = steps
         self._plain = only_resources(request)
         self._tried = tried
-        self._found: dict[int, AllocationRequest | None] | None = None
+        self._found: FoundCandidates | None = None
         #: The rows of hosts without a candidate.
         self.infeasible: set[int] = set()
         #: The rows on which the search was not finished, with its error: these hosts may have a candidate.
@@ -155,11 +174,8 @@ class HostCandidates:
         #: The infeasible rows whose last candidate was left out by a filter, with the filter's name.
         self.refused: dict[int, str] = {}
 
-    def remember_in(self, found: dict[int, AllocationRequest | None]) -> None:
-        """Use the results of earlier searches, and add new ones; the owner drops those of changed hosts.
-
-        :param found: the first candidate by row; null for a host without one.
-        """
+    def remember_in(self, found: FoundCandidates) -> None:
+        """Use the results of earlier searches, and add new ones."""
         self._found = found
 
     def first(self, view: Snapshot, row: int) -> AllocationRequest | None:
@@ -171,16 +187,34 @@ class HostCandidates:
             return None
         tried = self._tried.get(view.hosts[row].compute_node_uuid, ())
         # Refusals concern this request only, and each request runs the filters again: then remember nothing.
-        found = None if tried or self.filters is not None else self._found
-        if found is not None and row in found:
-            candidate = found[row]
-        else:
+        if self._found is None or tried or self.filters is not None:
             candidate = self._first_untried(view, row, tried)
-            # An unfinished search does not show that there is none.
-            if found is not None and row not in self.undecided and len(found) < _REMEMBERED:
-                found[row] = candidate
+        elif row in self._found.valid:
+            candidate = self._found.valid[row]
+        else:
+            candidate = self._first_remembered(self._found, view, row)
         if candidate is None:
             self.infeasible.add(row)
+        return candidate
+
+    def _first_remembered(self, found: FoundCandidates, view: Snapshot, row: int) -> AllocationRequest | None:
+        """Return the first candidate of a host, and remember it; a search is not repeated if it would find the same.
+
+        :raises SearchBoundReached: the search was not finished on too many hosts, or the budget is spent.
+        """
+        tree, inventories = view.trees[row], None
+        if tree is not None and not self._needs_no_search(tree):
+            inventories = view.inventory_values(tree, self._compiled.classes)
+            last = found.searched.get(row)
+            if last is not None and last.tree is tree and last.inventories == inventories:
+                found.valid[row] = last.candidate
+                return last.candidate
+        candidate = self._first_untried(view, row, ())
+        # An unfinished search does not show that there is none.
+        if row not in self.undecided and len(found.valid) < _REMEMBERED:
+            found.valid[row] = candidate
+            if tree is not None and inventories is not None:
+                found.searched[row] = _Searched(tree, inventories, candidate)
         return candidate
 
     def _first_untried(self, view: Snapshot, row: int, tried: Collection[ClaimedAmounts]) -> AllocationRequest | None:
@@ -227,12 +261,15 @@ class HostCandidates:
         cached = view.trees[row]
         if cached is None:
             return ()
-        if self._plain is not None and cached.is_flat:
+        if self._plain is not None and self._needs_no_search(cached):
             return _candidates_of_flat_host(view, cached, self._plain)
         tree = view.host_tree(row, self._compiled.classes)
         if tree is None:
             return ()
         return candidates.search(tree, self.request, max_steps=self._steps, budget=self.budget, compiled=self._compiled)
+
+    def _needs_no_search(self, tree: CachedTree) -> bool:
+        return self._plain is not None and tree.is_flat
 
     @cached_property
     def _compiled(self) -> SearchRequest:

@@ -172,6 +172,15 @@ class Snapshot(HostView):
         )
         return HostTree(own, sharing, beside)
 
+    def inventory_values(self, tree: CachedTree, resource_classes: Collection[str]) -> list[tuple[float, ...]]:
+        """Return the values of all inventories that :meth:`host_tree` would read; equal ones give an equal tree."""
+        return [
+            tuple(self.classes[name].slots.values(provider.slots[name]).values())
+            for provider in tree.serving
+            for name in resource_classes
+            if name in provider.slots
+        ]
+
     def limits(self, row: int, resource_classes: Iterable[str]) -> dict[str, float]:
         """Return the capacity of one host for each of these resource classes."""
         tree = self.trees[row]

@@ -21,6 +21,7 @@ from scheduler.decide.host_candidates import (
     MAX_UNDECIDED_HOSTS,
     NO_CANDIDATE,
     TOO_MANY_COMBINATIONS,
+    FoundCandidates,
     HostCandidates,
     RefusedClaims,
 )
@@ -28,6 +29,8 @@ from scheduler.decide.planner import DestinationPlan, NoHost, Planner
 from scheduler.view.host_cache import HostCache
 from scheduler.view.planned import PlannedView
 from scheduler.view.provider_trees import FetchedProvider
+from scheduler.view.provisional import AddedClaims
+from scheduler.view.snapshot import Snapshot
 
 BASE = {"VCPU": 16, "MEMORY_MB": 32768, "DISK_GB": 500}
 #: The weighers prefer a host with more free VCPU.
@@ -143,6 +146,43 @@ def test_a_host_without_a_candidate_is_not_searched_again_before_it_changes() ->
     assert not again.host_candidates.undecided
     shown.update(providers=[child(0, 3, seq=1, VGPU=2)])
     assert hosts_of(planned("r3")) == ["host0"]
+
+
+def test_a_host_is_not_searched_again_when_its_planned_claim_is_written() -> None:
+    asked = spec(groups=GPU).resource_request
+    shown, found = host_cache_of(*with_gpus(0)), FoundCandidates()
+
+    def first(view: Snapshot, steps: int) -> AllocationRequest | None:
+        found.valid.clear()  # as for each host that has changed
+        host_candidates = HostCandidates(asked, {}, SearchBudget(steps=steps))
+        host_candidates.remember_in(found)
+        return host_candidates.first_in_time(view, 0)
+
+    planned = PlannedView.of(shown.snapshot(), asked.totals(), 2)
+    claimed = first(planned, 9)
+    assert claimed is not None
+    planned.claim(0, claimed)
+    assert first(planned, 0) is None, "it must be searched, because its device has less room"
+    second = first(planned, 9)
+    amounts = [(uuid, part.resources) for uuid, part in claimed.allocations.items()]
+    shown.apply_claims([AddedClaims(amounts, shown.versions([uuid for uuid, _ in amounts]))])
+    assert first(shown.snapshot(), 0) == second is not None, "nothing that the search depends on has changed"
+    shown.update(providers=[child(0, 1, seq=1, VGPU=5)])
+    assert first(shown.snapshot(), 0) is None, "an inventory has changed"
+
+
+def test_hosts_that_have_not_changed_are_not_searched_again_after_all_were_evaluated_again() -> None:
+    shown, planner = (
+        host_cache_of(*(one for host in range(9) for one in with_gpus(host)), hosts=9),
+        Planner(funnel(), 9),
+    )
+    planner.plan(shown.snapshot(), select("r1", groups=GPU), RefusedClaims())
+    changed = [provider_uuid(node(host).id) for host in range(8)]
+    shown.apply_claims([AddedClaims([(uuid, {"VCPU": 16}) for uuid in changed], shown.versions(changed))])
+
+    planned = planner.plan(shown.snapshot(), select("r2", groups=GPU), RefusedClaims(SearchBudget(steps=0)))
+
+    assert hosts_of(planned) == ["host8"]
 
 
 def test_an_unfinished_search_for_alternates_keeps_the_chosen_host() -> None:
