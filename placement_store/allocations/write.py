@@ -26,6 +26,7 @@ from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
 from placement_store.schema import allocations, resource_providers
 from placement_store.server_groups import rules
+from placement_store.server_groups.rows import GroupRow
 from placement_store.server_groups.rules import Membership
 
 _RESIZE = allocations.update().where(allocations.c.id == bindparam("row_id")).values(used=bindparam("amount"))
@@ -162,6 +163,7 @@ def write(
     roots: Mapping[int, int] | None = None,
     bumps_generations: bool = True,
     before_feed: Callable[[], None] | None = None,
+    groups: Iterable[GroupRow] = (),
 ) -> None:
     """Write the changes of all these consumers, at most one for each; after an error the transaction is rolled back.
 
@@ -172,6 +174,7 @@ def write(
         now counts as changed.
     :param bumps_generations: whether the generations of the providers are bumped; their ``seq`` always is.
     :param before_feed: carries out the statements of the caller that follow this write and may wait for locks.
+    :param groups: server groups that the caller has read in this transaction.
     :raises ProviderGenerationConflict: a provider is at another generation than ``relied_on`` names.
     :raises CapacityExceeded: an amount does not fit.
     :raises ConsumerDeleted: a consumer to be created has been deleted for good.
@@ -188,7 +191,7 @@ def write(
             _compare_generations(script.connection, relied_on, bumped_by=int(bumps_generations))
         _write(script, changes, names)
         # After all other locks: a transaction that holds a group's row never waits for one that waits for that row.
-        _verify_groups(script, changes)
+        _verify_groups(script, changes, groups)
         if before_feed is not None:
             script.run()
             before_feed()
@@ -208,13 +211,13 @@ def _write(script: Script, changes: Sequence[ConsumerChange], names: ResourceCla
     _write_rows(script, changes, ids)
 
 
-def _verify_groups(script: Script, changes: Sequence[ConsumerChange]) -> None:
+def _verify_groups(script: Script, changes: Sequence[ConsumerChange], groups: Iterable[GroupRow]) -> None:
     # A plain change keeps the membership of its consumer.
     others = [change for change in changes if not change.is_plain]
     before = [membership for change in others if (membership := change.membership_before) is not None]
     after = [membership for change in others if (membership := change.membership_after) is not None]
     if before or after:
-        rules.verify(script.connection, before, after, {change.uuid for change in others})
+        rules.verify(script.connection, before, after, {change.uuid for change in others}, groups)
 
 
 def providers_touched(changes: Sequence[ConsumerChange]) -> set[int]:

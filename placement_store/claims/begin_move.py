@@ -55,7 +55,7 @@ def begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClas
 
 def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames) -> Claimed:
     # Before anything is locked, since this creates groups that do not exist yet.
-    group_ids = groups.bind(connection, [new.group])
+    bound = groups.bind(connection, [new.group])
     instance = require_movable(connection, new.consumer_uuid, new.consumer_generation, move)
     wanted = {new.root_provider_uuid, *new.allocations}
     keys = providers.keys_found(connection, {*wanted, *move.held.allocations})
@@ -81,7 +81,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
             before=instance,
             after=mine + (foreign - leaving),
             named=frozenset(keys[uuid].id for uuid in new.allocations),
-            columns=claims.placement_columns(new, root_id, group_ids),
+            columns=claims.placement_columns(new, root_id, bound),
             claimed=True,
         ),
         ConsumerChange(
@@ -93,7 +93,8 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
         ),
     ]
     relied_on = allocations.generations_named([move.held.allocations], keys)
-    allocations.write(connection, changes, names, relied_on=relied_on, roots=dict(keys.values()))
+    roots = dict(keys.values())
+    allocations.write(connection, changes, names, relied_on=relied_on, roots=roots, groups=bound.values())
     return new.claimed
 
 

@@ -27,6 +27,7 @@ from placement_store.providers.rows import ProviderKey
 from placement_store.schema import consumers as consumer_table
 from placement_store.schema import hosts, resource_providers
 from placement_store.server_groups import rows as groups
+from placement_store.server_groups.rows import GroupRow
 
 LOG = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ def claim(
     script = connection if isinstance(connection, Script) else Script(connection)
     named = [new.group for new in claims if new.group is not None]
     # Before anything is locked, since this creates groups that do not exist yet.
-    group_ids = groups.bind(script.connection, named) if named else {}
+    bound = groups.bind(script.connection, named) if named else {}
     # Outdated keys are detected when the providers are locked: an id is never used again.
     keys = providers.keys_of(script.connection, _providers_named(claims)) if known is None else known
     # A consumer without a named generation is not read: its insert fails if it exists, since its uuid is unique. Its
@@ -135,7 +136,7 @@ def claim(
             after=staying.get(new.consumer_uuid, Counter())
             + Counter(allocations.numbered(new.allocations, keys, names, script.ahead)),
             named=frozenset(keys[uuid].id for uuid in new.allocations),
-            columns=placement_columns(new, keys[new.root_provider_uuid].root_id, group_ids),
+            columns=placement_columns(new, keys[new.root_provider_uuid].root_id, bound),
             claimed=True,
             unaccepted=True,
         )
@@ -143,7 +144,8 @@ def claim(
     ]
     # A stale read is not retried here: the decision that claims refreshes its view and plans again.
     try:
-        allocations.write(script, changes, names, roots=dict(keys[uuid] for uuid in _providers_named(claims)))
+        roots = dict(keys[uuid] for uuid in _providers_named(claims))
+        allocations.write(script, changes, names, roots=roots, groups=bound.values())
         script.run()
     except StaleRead as fault:
         raise _explain_stale_read(script.connection, claims, known or {}) from fault
@@ -200,9 +202,9 @@ def require_releasable(holding: Holding, message: SwapClaim | EndMove) -> None:
         raise already_accepted(holding.uuid)
 
 
-def placement_columns(new: NewClaim, root_id: int, group_ids: Mapping[str, int]) -> dict[str, Any]:
+def placement_columns(new: NewClaim, root_id: int, bound: Mapping[str, GroupRow]) -> dict[str, Any]:
     """Return the columns of a consumer that a new claim places; without a named group it stays in its present one."""
-    group = {} if new.group is None else {"consumer_group_id": group_ids[new.group.uuid]}
+    group = {} if new.group is None else {"consumer_group_id": bound[new.group.uuid].id}
     return {
         **UNCLAIMED,
         "claim_id": new.claim_id,

@@ -30,6 +30,7 @@ from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
 from placement_store.schema import consumers as consumer_table
 from placement_store.server_groups import rows as groups
+from placement_store.server_groups.rows import GroupRow
 
 LOG = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     holds = {hold.consumer_uuid: hold for hold in message.holds}
     _require_consistent(message, holds)
     # Before anything is locked, and in one order.
-    group_ids = groups.bind(connection, (hold.group for hold in message.holds))
+    bound = groups.bind(connection, (hold.group for hold in message.holds))
     found = consumers.holdings(connection, message.seen)
     for uuid, seen in message.seen.items():
         _require_as_seen(uuid, seen, found.get(uuid))
@@ -73,14 +74,15 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
         beside: Counter[Pair] = Counter()
         if other_side is not None:
             beside = _on_other_side(connection, hold, other_side, found.get(other_side.consumer_uuid), keys, names)
-        changes.append(_held(connection, hold, found.get(uuid), keys, group_ids, names, spare, beside))
+        changes.append(_held(connection, hold, found.get(uuid), keys, bound, names, spare, beside))
     for uuid in message.seen.keys() - holds.keys():
         other, for_good = found.get(uuid), uuid in message.for_good
         # A consumer that no record names is released, if it has anything.
         if for_good or (other is not None and (other.rows or other.claim_id)):
             changes.append(ConsumerChange(uuid=uuid, before=other, after={}, columns=UNCLAIMED, for_good=for_good))
     complete = partial(_complete, connection, message.holds)
-    allocations.write(connection, changes, names, roots=dict(keys.values()), before_feed=complete)
+    roots = dict(keys.values())
+    allocations.write(connection, changes, names, roots=roots, before_feed=complete, groups=bound.values())
     held: Counter[Pair] = Counter()
     after: Counter[Pair] = Counter()
     for change in changes:
@@ -126,7 +128,7 @@ def _held(
     hold: RecordedHold,
     holding: Holding | None,
     keys: Mapping[str, ProviderKey],
-    group_ids: Mapping[str, int],
+    bound: Mapping[str, GroupRow],
     names: ResourceClassNames,
     spare: Counter[Pair],
     beside: Counter[Pair],
@@ -152,7 +154,7 @@ def _held(
         before=holding,
         after=before + missing,
         named=frozenset() if root is None else frozenset({root.id}),
-        columns=_columns(hold, root_id, group_ids, own),
+        columns=_columns(hold, root_id, bound, own),
         claimed=hold.claim_id is not None and (holding is None or holding.claim_id != hold.claim_id),
         # The record has the amounts of the claim: unit rules were verified when it was made.
         inherited=True,
@@ -329,12 +331,12 @@ def _spread(
 
 
 def _columns(
-    hold: RecordedHold, root_id: int | None, group_ids: Mapping[str, int], own: Holding | None
+    hold: RecordedHold, root_id: int | None, bound: Mapping[str, GroupRow], own: Holding | None
 ) -> dict[str, Any]:
     """Return the columns of a consumer as recorded; without a recorded group it stays in its present one."""
     # A reshape may have moved the isolated groups: the stored ones count.
     isolated = None if own is None or own.claim_id != hold.claim_id else own.isolated_groups
-    group: dict[str, int | None] = {} if hold.group is None else {"consumer_group_id": group_ids[hold.group.uuid]}
+    group: dict[str, int | None] = {} if hold.group is None else {"consumer_group_id": bound[hold.group.uuid].id}
     if hold.claim_id is None:
         group = {"consumer_group_id": None}
     fields = {name: value for name, value in UNCLAIMED.items() if name not in ("accepted_at", "claimed_at")}

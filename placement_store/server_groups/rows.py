@@ -7,9 +7,8 @@ same root, the two count as one member. A residue is in no group, since its gues
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection, Row, Select, exc, exists, func, select
 
@@ -24,6 +23,15 @@ from placement_store.schema import consumer_groups, consumers, hosts, resource_p
 LOG = logging.getLogger(__name__)
 
 
+class GroupRow(NamedTuple):
+    """Hold the columns of a group that never change."""
+
+    id: int
+    uuid: str
+    policy: str
+    max_per_root: int
+
+
 #: The uuid of the instance that a row of `consumers` counts for: a migration counts for its instance.
 MEMBER = func.coalesce(consumers.c.migration_of, consumers.c.uuid)
 
@@ -31,8 +39,8 @@ MEMBER = func.coalesce(consumers.c.migration_of, consumers.c.uuid)
 # --- Creation -------------------------------------------------------------------------------------------------------
 
 
-def bind(connection: Connection, groups: Iterable[ServerGroup | None]) -> dict[str, int]:
-    """Return the ids of the groups that claims name, by uuid, and create those that do not exist; null is skipped.
+def bind(connection: Connection, groups: Iterable[ServerGroup | None]) -> dict[str, GroupRow]:
+    """Return the groups that claims name, by uuid, and create those that do not exist; null is skipped.
 
     Call it before any row is locked: if a concurrent transaction is creating one of the groups, this one waits until
     that one ends. Every transaction creates groups in the order of their uuids.
@@ -40,7 +48,7 @@ def bind(connection: Connection, groups: Iterable[ServerGroup | None]) -> dict[s
     :raises InvalidRequest: the store has one of them with another policy or maximum; neither ever changes.
     """
     named = {group.uuid: group for group in groups if group is not None}
-    found = {row.uuid: row for row in _BY_UUID.rows(connection, sorted(named))}
+    found = {row.uuid: GroupRow(*row) for row in _BY_UUID.rows(connection, sorted(named))}
     for uuid, group in sorted(named.items()):
         row = found[uuid] = found.get(uuid) or _create_or_find(connection, group)
         if (row.policy, row.max_per_root) != (group.policy, group.max_server_per_host):
@@ -48,7 +56,7 @@ def bind(connection: Connection, groups: Iterable[ServerGroup | None]) -> dict[s
                 path="$.request_spec.server_group",
                 reason=f"the group is known with policy {row.policy} and at most {row.max_per_root} on a host",
             )
-    return {uuid: row.id for uuid, row in found.items()}
+    return found
 
 
 @writes(CreateServerGroup)
@@ -64,19 +72,23 @@ def create(connection: Connection, message: CreateServerGroup) -> ServerGroupSta
     return ServerGroupState(group=message.group, name=message.name, project_id=message.project_id)
 
 
-def _create_or_find(connection: Connection, group: ServerGroup) -> Row[Any]:
-    with suppress(exc.IntegrityError):  # a concurrent transaction has created it and is committed now
-        _insert(connection, group, name=None, project_id=None)
-    found: list[Row[Any]] = list(_BY_UUID.rows(connection, [group.uuid]))
-    if not found:
-        raise errors.ClaimContention(tries=1)
-    return found[0]
+def _create_or_find(connection: Connection, group: ServerGroup) -> GroupRow:
+    try:
+        number = _insert(connection, group, name=None, project_id=None)
+    except exc.IntegrityError:  # a concurrent transaction has created it and is committed now
+        found = next(_BY_UUID.rows(connection, [group.uuid]), None)
+        if found is None:
+            raise errors.ClaimContention(tries=1) from None
+        return GroupRow(*found)
+    return GroupRow(number, group.uuid, group.policy, group.max_server_per_host)
 
 
-_BY_UUID = bulk.Lookup(select(consumer_groups), consumer_groups.c.uuid)
+#: The columns of :class:`GroupRow`.
+COLUMNS = [consumer_groups.c[name] for name in GroupRow._fields]
+_BY_UUID = bulk.Lookup(select(*COLUMNS), consumer_groups.c.uuid)
 
 
-def _insert(connection: Connection, group: ServerGroup, *, name: str | None, project_id: str | None) -> None:
+def _insert(connection: Connection, group: ServerGroup, *, name: str | None, project_id: str | None) -> int:
     row = {
         "uuid": group.uuid,
         "policy": group.policy,
@@ -84,7 +96,7 @@ def _insert(connection: Connection, group: ServerGroup, *, name: str | None, pro
         "name": name,
         "project_id": project_id,
     }
-    bulk.insert(connection, consumer_groups, [row], stamps=["created_at"])
+    return cast(int, bulk.insert(connection, consumer_groups, [row], stamps=["created_at"]))
 
 
 # --- Listing and deletion -------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ No counter is stored, so none can be wrong. A write that only removes members, o
 group and is never refused. The number of statements does not depend on the number of groups.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from moorage import errors
 from placement_store.db import bulk
 from placement_store.providers.rows import uuids_of
 from placement_store.schema import consumer_groups, consumers, hosts, resource_providers
-from placement_store.server_groups.rows import MEMBER, placed
+from placement_store.server_groups.rows import COLUMNS, MEMBER, GroupRow, placed
 
 _HARD = ("affinity", "anti-affinity")
 
@@ -30,13 +30,18 @@ class Membership(NamedTuple):
 
 
 def verify(
-    connection: Connection, before: Collection[Membership], after: Collection[Membership], written: Collection[str]
+    connection: Connection,
+    before: Collection[Membership],
+    after: Collection[Membership],
+    written: Collection[str],
+    read: Iterable[GroupRow] = (),
 ) -> None:
     """Refuse a write that has placed a member where the rule of its server group forbids it.
 
     :param before: the memberships, before the write, of the consumers whose membership it may have changed.
     :param after: their memberships now.
     :param written: the uuids of these consumers.
+    :param read: groups that this transaction has read or created.
     :raises GroupRuleRefused: the rule of a group does not allow it.
     :raises ClaimContention: a group has been deleted concurrently.
     """
@@ -50,7 +55,7 @@ def verify(
     for group_id, root_id, member in gained:
         if root_id is not None:
             gains.setdefault((group_id, root_id), set()).add(member)
-    groups = _lock(connection, sorted({membership.group_id for membership in gained}))
+    groups = _lock(connection, sorted({membership.group_id for membership in gained}), read)
     apart = [place for place in gains if groups[place[0]].policy == "anti-affinity"]
     here = _members_on(connection, apart)
     for (group_id, root_id), members in sorted(gains.items()):
@@ -58,14 +63,16 @@ def verify(
         _GainedRoot(connection, groups[group_id], root_id, members, written, there).verify()
 
 
-def _lock(connection: Connection, group_ids: Sequence[int]) -> dict[int, Row[Any]]:
+def _lock(connection: Connection, group_ids: Sequence[int], read: Iterable[GroupRow]) -> dict[int, GroupRow]:
     """Lock groups against other writes that add a member to a root; with a soft rule, only against deletion.
 
     In every transaction, groups with a hard rule come first, in the order of their ids, and then the others.
 
     :raises ClaimContention: one has been deleted before it had a member; the next request that names it creates it.
     """
-    groups = {row.id: row for row in _BY_ID.rows(connection, group_ids)}
+    groups = {row.id: row for row in read if row.id in group_ids}
+    unread = [id_ for id_ in group_ids if id_ not in groups]
+    groups |= {row.id: GroupRow(*row) for row in _BY_ID.rows(connection, unread)}
     hard = [id_ for id_ in group_ids if id_ in groups and groups[id_].policy in _HARD]
     soft = sorted(groups.keys() - set(hard))
     # An update and not a locking read: the nodes of a Galera cluster certify each other's updates at the commit, but
@@ -80,7 +87,7 @@ def _lock(connection: Connection, group_ids: Sequence[int]) -> dict[int, Row[Any
     return groups
 
 
-_BY_ID = bulk.Lookup(select(consumer_groups), consumer_groups.c.id)
+_BY_ID = bulk.Lookup(select(*COLUMNS), consumer_groups.c.id)
 _BUMP = (
     consumer_groups.update()
     .where(consumer_groups.c.id.in_(bindparam("ids", expanding=True)))
@@ -121,7 +128,7 @@ class _GainedRoot:
     """Verify the rule of a locked group on one root provider that has gained members of it."""
 
     connection: Connection
-    group: Row[Any]
+    group: GroupRow
     root_id: int
     members: Collection[str]
     written: Collection[str]
