@@ -4,11 +4,13 @@ A filter that refuses a host and a filter that breaks are different: whatever a 
 :class:`~moorage.errors.BrokenPlugin`, and never "no valid host".
 """
 
+import functools
 import logging
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -116,7 +118,7 @@ class Funnel:
                     began = time.perf_counter()
                     # A filter that breaks removes no host.
                     stage = Stage(name, reason_of(plugin), left & self._mask(plugin, view, request, left), plugin)
-                    metrics.PLUGIN_SECONDS.labels("filter", name).observe(time.perf_counter() - began)
+                    _seconds_metric("filter", name).observe(time.perf_counter() - began)
             except PLUGIN_EXCEPTIONS as fault:
                 self.plugin_failures.handle("filter", name, fault)
             else:
@@ -213,7 +215,7 @@ class Funnel:
                         began = time.perf_counter()
                         contribution = self._contribution(view, weigher, request, rows)
                         contributed = None if contribution is None else contribution.weights()
-                        metrics.PLUGIN_SECONDS.labels("weigher", weigher.name).observe(time.perf_counter() - began)
+                        _seconds_metric("weigher", weigher.name).observe(time.perf_counter() - began)
                 except PLUGIN_EXCEPTIONS as fault:
                     self.plugin_failures.handle("weigher", weigher.name, fault)
                     continue
@@ -322,6 +324,12 @@ class Funnel:
             host = view.host(int(rows[place])).service_host
             raise BadValue(f"its score of host {host} is {scores[place]}, which is no number to compare with")
         return scores
+
+
+@functools.cache
+def _seconds_metric(kind: str, name: str) -> Any:
+    """Return the metric of a plug-in's seconds; the library takes a lock each time to find it."""
+    return metrics.PLUGIN_SECONDS.labels(kind, name)
 
 
 def reason_of(refuser: Filter | RequestRefused) -> str:
