@@ -217,7 +217,7 @@ def _verify_groups(script: Script, changes: Sequence[ConsumerChange], groups: It
     before = [membership for change in others if (membership := change.membership_before) is not None]
     after = [membership for change in others if (membership := change.membership_after) is not None]
     if before or after:
-        rules.verify(script.connection, before, after, {change.uuid for change in others}, groups)
+        rules.verify(script, before, after, {change.uuid for change in others}, groups)
 
 
 def providers_touched(changes: Sequence[ConsumerChange]) -> set[int]:
