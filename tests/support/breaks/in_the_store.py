@@ -179,9 +179,9 @@ GROUP_RULES = (
         name="hoped_for_groups",
         promise=6,
         lost="The rules of server groups hold in the view alone.",
-        module="placement_store.server_groups.rules",
-        line="        _GainedRoot(connection, groups[group_id], root_id, members, written, there).verify()",
-        broken="        _ = _GainedRoot(connection, groups[group_id], root_id, members, written, there)",
+        module="placement_store.allocations.write",
+        line="        rules.verify(script, before, after, {change.uuid for change in others}, groups)",
+        broken="        _ = others, groups",
         tests=(_GROUPS + "test_a_host_takes_at_most_the_configured_number_of_members_of_an_anti_affinity_group",),
     ),
     Break(
