@@ -140,6 +140,16 @@ class FoundCandidates:
         #: A claim changes the host when it is planned, and again when it is written: then nothing differs any more.
         self.searched: dict[int, _Searched] = {}
 
+    def put(self, row: int, candidate: AllocationRequest | None, searched: _Searched | None) -> None:
+        """Remember the candidate of a host, and the search for it, if one was needed."""
+        for kept in (self.valid, self.searched):
+            # Rows from long ago would otherwise stay for ever, and take the room of new ones.
+            if len(kept) >= _REMEMBERED:
+                kept.clear()
+        self.valid[row] = candidate
+        if searched is not None:
+            self.searched[row] = searched
+
 
 class HostCandidates:
     """Find the first allocation candidate of a host for one request.
@@ -202,19 +212,18 @@ class HostCandidates:
 
         :raises SearchBoundReached: the search was not finished on too many hosts, or the budget is spent.
         """
-        tree, inventories = view.trees[row], None
+        tree, last = view.trees[row], found.searched.get(row)
+        inventories: Sequence[tuple[float, ...]] | None = None
         if tree is not None and not self._needs_no_search(tree):
             inventories = view.inventory_values(tree, self._compiled.classes)
-            last = found.searched.get(row)
             if last is not None and last.tree is tree and last.inventories == inventories:
-                found.valid[row] = last.candidate
+                found.put(row, last.candidate, last)
                 return last.candidate
         candidate = self._first_untried(view, row, ())
         # An unfinished search does not show that there is none.
-        if row not in self.undecided and len(found.valid) < _REMEMBERED:
-            found.valid[row] = candidate
-            if tree is not None and inventories is not None:
-                found.searched[row] = _Searched(tree, inventories, candidate)
+        if row not in self.undecided:
+            searched = None if tree is None or inventories is None else _Searched(tree, inventories, candidate)
+            found.put(row, candidate, searched)
         return candidate
 
     def _first_untried(self, view: Snapshot, row: int, tried: Collection[ClaimedAmounts]) -> AllocationRequest | None:

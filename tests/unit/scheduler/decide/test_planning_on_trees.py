@@ -171,6 +171,20 @@ def test_a_host_is_not_searched_again_when_its_planned_claim_is_written() -> Non
     assert first(shown.snapshot(), 0) is None, "an inventory has changed"
 
 
+def test_so_many_hosts_are_remembered_that_new_ones_always_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.decide.host_candidates._REMEMBERED", 2)
+    asked, found = spec(groups=GPU).resource_request, FoundCandidates()
+    view = host_cache_of(*(one for host in range(5) for one in with_gpus(host)), hosts=5).snapshot()
+    for row in range(5):
+        host_candidates = HostCandidates(asked, {})
+        host_candidates.remember_in(found)
+        assert host_candidates.first(view, row) is not None
+        assert row in found.valid
+        assert row in found.searched
+        assert len(found.valid) <= 2
+        assert len(found.searched) <= 2
+
+
 def test_hosts_that_have_not_changed_are_not_searched_again_after_all_were_evaluated_again() -> None:
     shown, planner = (
         host_cache_of(*(one for host in range(9) for one in with_gpus(host)), hosts=9),
