@@ -258,14 +258,16 @@ class ListCommand(Configured, Lister):
         if parsed_args.watch is None:
             return int(super().run(parsed_args))
         out = self.app.stdout
+        # Programs read the other formats: standard output then has nothing but the lists.
+        notes = out if parsed_args.formatter == "table" else self.app.stderr
         while True:
             if out.isatty():
                 out.write(_CLEAR)
-            out.write(f"{time.strftime('%H:%M:%S %Z')}, every {parsed_args.watch:g} s\n")
+            notes.write(f"{time.strftime('%H:%M:%S %Z')}, every {parsed_args.watch:g} s\n")
             try:
                 super().run(parsed_args)
             except errors.Unavailable as fault:
-                out.write(f"{fault}\n")
+                notes.write(f"{fault}\n")
             out.flush()
             time.sleep(parsed_args.watch)
 

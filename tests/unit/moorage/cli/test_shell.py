@@ -403,8 +403,9 @@ def test_an_empty_list_says_so_only_as_a_table(
         assert (output.out.strip(), output.err) == (out, err)
 
 
-def test_a_watched_list_is_shown_repeatedly_and_so_are_errors(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("format_", ["table", "value"])
+def test_a_watched_list_is_shown_repeatedly_and_so_are_errors_which_are_apart_from_what_programs_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
     away = StoreUnavailable(schema="main", reason="it is away")
     rounds: Iterator[list[tuple[Any, ...]] | Exception] = iter([Listed.rows[:1], away, Listed.rows[1:]])
@@ -419,10 +420,15 @@ def test_a_watched_list_is_shown_repeatedly_and_so_are_errors(
     monkeypatch.setattr(Listed, "take_action", take_action)
     monkeypatch.setattr("moorage.cli.command.time.sleep", lambda _seconds: next(slept))
     with pytest.raises(StopIteration):
-        printed(capsys, "-f", "value", "-c", "name", "--watch", "0.5")
+        printed(capsys, "-f", format_, "-c", "name", "--watch", "0.5")
 
-    output = [line for line in capsys.readouterr().out.splitlines() if "every 0.5 s" not in line]
-    assert output == ["one", "The database of main cannot be reached: it is away.", "two", "three"]
+    output = capsys.readouterr()
+    notes, lists = (output.out, output.out) if format_ == "table" else (output.err, output.out)
+    names = [name for line in lists.splitlines() if (name := line.strip("| ")) in ("one", "two", "three")]
+    assert names == ["one", "two", "three"]
+    assert notes.count("every 0.5 s") == 3
+    assert notes.count("The database of main cannot be reached: it is away.") == 1
+    assert (lists == "one\ntwo\nthree\n") is (format_ == "value")
 
 
 def test_a_user_without_a_name_in_the_system_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
