@@ -29,6 +29,7 @@ from placement_store.db.store import writes
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
 from placement_store.schema import consumers as consumer_table
+from placement_store.schema import reconciled
 from placement_store.server_groups import rows as groups
 from placement_store.server_groups.rows import GroupRow
 
@@ -360,7 +361,9 @@ def _columns(
 
 
 def _complete(connection: Connection, holds: Sequence[RecordedHold]) -> None:
-    """Verify the residues that have been written, set missing times of acceptance, and remove records of moves.
+    """Verify the residues that have been written, set missing times of acceptance, and remove outdated records.
+
+    These are the amounts of the source of a move, and what the reconciler has found about the claims before.
 
     :raises StaleRead: the guest of a residue is gone.
     """
@@ -377,3 +380,6 @@ def _complete(connection: Connection, holds: Sequence[RecordedHold]) -> None:
     # Also of migrations that are not healed themselves, since the record names amounts of the instance too.
     recorded = consumer_table.update().where(table.source_amounts.is_not(None))
     bulk.change_in(connection, recorded.values(source_amounts=None), table.migration_of, uuids)
+    # The reconciler examines a claim again even if it has released it: without a host's acceptance it is in doubt.
+    claim_ids = sorted(hold.claim_id for hold in holds if hold.claim_id is not None)
+    bulk.change_in(connection, reconciled.delete(), reconciled.c.claim_id, claim_ids)

@@ -24,14 +24,14 @@ from moorage.messages import (
 from moorage.model import Inventory, ProviderAmounts, RecordedHold, SeenConsumer, ServerGroup
 from placement_store.claims import claim as claims
 from placement_store.schema import allocations, consumers, inventories, tombstones
-from placement_store.upkeep import audit
+from placement_store.upkeep import audit, reconciler_log
 
 
 def heal_message(*holds: RecordedHold, seen: dict[str, SeenConsumer], **more: Any) -> HealConsumers:
     return HealConsumers(**{"request_id": ids.fresh()} | more, seen=seen, holds=holds)
 
 
-def hold(uuid: str, claim_id: str | None, amounts: Amounts, attempt: str, **more: Any) -> RecordedHold:
+def hold(uuid: str, claim_id: str | None, amounts: Amounts, attempt: str | None, **more: Any) -> RecordedHold:
     fields: dict[str, Any] = {
         "consumer_type": "INSTANCE",
         "root_provider_uuid": next(iter(amounts)),
@@ -320,6 +320,25 @@ def test_a_heal_beside_a_report_that_the_attempt_is_gone_leaves_no_residue(
     assert len(reads) > 3
     for after in range(1, len(reads) + 1):
         interrupted(after)
+
+
+def test_a_healed_claim_without_an_acceptance_is_in_doubt_again_although_the_reconciler_has_released_it(
+    store: Store, heal: Heal, source: str
+) -> None:
+    uuid, claim_id = ids.fresh(), ids.fresh()
+    recorded = hold(uuid, claim_id, {source: SMALL}, None, accepted_host=None)
+
+    def in_doubt() -> list[reconciler_log.Doubtful]:
+        return store.database.read(
+            lambda connection: list(reconciler_log.doubtful(connection, older_than=-1, not_since=0, at_most=10))
+        )
+
+    heal(recorded)
+    [claim] = in_doubt()
+    lose(store, uuid)
+    store.database.write(lambda connection: reconciler_log.record(connection, claim, reconciler_log.RELEASED))
+    heal(recorded)
+    assert [one.claim_id for one in in_doubt()] == [claim_id]
 
 
 def test_a_consumer_without_a_record_is_released_and_on_request_deleted_for_good(
