@@ -371,10 +371,11 @@ def find_file(named: str | None) -> list[Path]:
     chosen = named or os.environ.get("MOORAGE_CONFIG")
     file = Path(chosen) if chosen else DEFAULT_FILE
     try:
-        exists, is_file = file.exists(), file.is_file()
+        exists, is_file = file.exists(), file.is_file() or file.is_char_device()
     except OSError as fault:
         raise errors.ConfigurationError(reason=f"{fault.filename} cannot be read: {fault.strerror}") from fault
     # A container engine that mounts a missing file creates a directory of its name. A pipe could not be read twice.
+    # /dev/null is an empty file, by which systemd and others mask one.
     if exists and not is_file:
         what = "a directory" if file.is_dir() else "not a regular file"
         raise errors.ConfigurationError(reason=f"the configuration file {chosen or file} is {what}")

@@ -330,6 +330,15 @@ def test_what_is_no_file_in_the_place_of_the_configuration_file_is_named(
         options.find_file(None)
 
 
+def test_a_file_that_is_masked_is_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    masked = tmp_path / "moorage.conf"
+    masked.symlink_to("/dev/null")
+    monkeypatch.delenv("MOORAGE_CONFIG", raising=False)
+    monkeypatch.setattr(options, "DEFAULT_FILE", masked)
+    default = options.new().scheduler.view_max_age
+    assert options.new(files=options.find_file(None)).scheduler.view_max_age == default
+
+
 def test_a_file_that_cannot_be_looked_for_is_refused_by_its_name() -> None:
     # A directory that may not be read has the same effect, but not for every user who runs tests.
     with pytest.raises(errors.ConfigurationError, match="x cannot be read: File name too long"):
