@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cliff.lister import Lister
-from rich.console import Console
-from rich.progress import Progress
 
 from harness.arguments import OnServers, count_option, number_between
 from harness.audit import judge
@@ -20,6 +18,7 @@ from moorage.bus.bus import Client
 from moorage.cli import lists
 from moorage.cli.arguments import argument
 from moorage.cli.command import shown
+from moorage.cli.progress import bars
 from moorage.messages import BuildInstances, ListInstances, ShowInstance
 from moorage.model import Flavor, Instance, RequestSpec
 
@@ -79,7 +78,7 @@ class Demo(OnServers, Lister):
             with (
                 _failures_in_the_table_alone() if arguments.fail_rate else contextlib.nullcontext(),
                 RunningCloud(plan) as cloud,
-                Progress(console=Console(stderr=True)) as progress,
+                bars() as progress,
             ):
                 building = progress.add_task("building", total=arguments.instances)
                 rows = []
