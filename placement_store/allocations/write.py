@@ -195,7 +195,8 @@ def write(
         if before_feed is not None:
             script.run()
             before_feed()
-        # Last, after all that may wait: followers of the feed wait for a number only for a moment.
+        # Last, after all that may wait: followers of the feed wait for a number only for a moment. A group's rule may
+        # be verified in the same round trip, so that its refusal uses a number up, like every rollback after this.
         change_feed.record(script, provider_ids=touched)
 
 

@@ -1,5 +1,6 @@
 """Test server groups: the hosts on which members may be placed, moved and deleted."""
 
+from collections.abc import Iterable
 from functools import partial
 
 import pytest
@@ -10,8 +11,8 @@ from support.placement_store.group_builders import ONE, Groups
 from moorage import errors, ids
 from moorage.messages import CreateServerGroup, DeleteServerGroup, GetServerGroup, ListServerGroups
 from moorage.model import GroupPolicy, ServerGroup
-from placement_store.schema import consumers
-from placement_store.server_groups.rows import OccupiedRoot, bind
+from placement_store.schema import consumer_groups, consumers
+from placement_store.server_groups.rows import GroupRow, OccupiedRoot, bind
 
 REFUSED = errors.GroupRuleRefused
 
@@ -54,6 +55,25 @@ def test_a_claim_with_another_rule_for_an_existing_group_is_refused(groups: Grou
             groups.claim(other, hosts[1])
         assert caught.value.path == "$.request_spec.server_group"
     assert len(groups.shown(group).members) == 1
+
+
+@pytest.mark.parametrize("policy", ["anti-affinity", "affinity", "soft-anti-affinity"])
+def test_a_claim_whose_group_is_deleted_before_it_is_locked_is_refused_whole(
+    groups: Groups, hosts: list[str], monkeypatch: pytest.MonkeyPatch, policy: GroupPolicy
+) -> None:
+    def bind_and_lose(connection: Connection, named: Iterable[ServerGroup | None]) -> dict[str, GroupRow]:
+        found = bind(connection, named)
+        connection.execute(consumer_groups.delete())
+        return found
+
+    group = groups.group(policy)
+    monkeypatch.setattr("placement_store.server_groups.rows.bind", bind_and_lose)
+    with pytest.raises(errors.ClaimContention):
+        groups.claim(group, hosts[0])
+    monkeypatch.undo()
+    assert not groups.store.database.read(lambda connection: connection.execute(consumers.select()).all())
+    member = groups.claim(group, hosts[0])
+    assert groups.shown(group).members == {member.uuid: hosts[0]}
 
 
 def test_binding_a_group_again_returns_the_same_id(groups: Groups) -> None:
