@@ -118,16 +118,9 @@ def claim(
     bound = groups.bind(script.connection, named) if named else {}
     # Outdated keys are detected when the providers are locked: an id is never used again.
     keys = providers.keys_of(script.connection, _providers_named(claims)) if known is None else known
-    # A consumer without a named generation is not read: its insert fails if it exists, since its uuid is unique. Its
-    # tombstone is not read either: that is done when the consumer is created.
-    expected = [new for new in claims if new.consumer_generation is not None]
-    found = consumers.holdings(script.connection, {new.consumer_uuid for new in expected}) if expected else {}
     # All these reads take no lock: the compare-and-swap of the generations in the write proves that they are still
     # valid, and only the write decides whether the amounts fit.
-    for new in expected:
-        _require_claimable(script.connection, new, found.get(new.consumer_uuid))
-        if keep_held and (holding := found.get(new.consumer_uuid)) is not None:
-            _require_unplaced(script.connection, new, holding, keys[new.root_provider_uuid].root_id)
+    found = _found(script, claims, keys, keep_held=keep_held)
     staying = {uuid: Counter(holding.amounts) for uuid, holding in found.items()} if keep_held else {}
     changes = [
         ConsumerChange(
@@ -229,6 +222,27 @@ def already_accepted(consumer_uuid: str) -> errors.InvalidState:
 
 def _providers_named(claims: Sequence[NewClaim]) -> set[str]:
     return {uuid for new in claims for uuid in (new.root_provider_uuid, *new.allocations)}
+
+
+def _found(
+    script: Script, claims: Sequence[NewClaim], keys: Mapping[str, ProviderKey], *, keep_held: bool
+) -> dict[str, Holding]:
+    """Return the existing consumers that claims name with a generation, and refuse those that must not be claimed.
+
+    :raises MoorageError: a consumer must not be claimed; see :func:`claim`.
+    """
+    # A consumer without a named generation is not read: its insert fails if it exists, since its uuid is unique. Its
+    # tombstone is not read either: that is done when the consumer is created.
+    expected = [new for new in claims if new.consumer_generation is not None]
+    if not expected:
+        return {}
+    found = consumers.holdings(script.connection, {new.consumer_uuid for new in expected})
+    for new in expected:
+        holding = found.get(new.consumer_uuid)
+        _require_claimable(script.connection, new, holding)
+        if keep_held and holding is not None:
+            _require_unplaced(script.connection, new, holding, keys[new.root_provider_uuid].root_id)
+    return found
 
 
 def _require_claimable(connection: Connection, new: NewClaim, holding: Holding | None) -> None:
