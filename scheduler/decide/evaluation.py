@@ -139,7 +139,7 @@ class Evaluation:
 
         If not, only its candidates may still be used: those of changed hosts are dropped.
 
-        :raises Exception: what a plug-in raises for one of them; this is not possible, either.
+        :raises Exception: what a plug-in raises for one of them; then, too, only its candidates may still be used.
         """
         out = frozenset(left_out)
         # If more hosts than this have changed, it is cheaper to evaluate all hosts.
@@ -298,12 +298,13 @@ class Evaluations:
         """
         former, self.last = self.last, None
         # A plug-in that was skipped meanwhile may have refused hosts before.
-        is_equal = former is not None and not self._anew and former.is_for(funnel, request)
-        if former is not None and is_equal and _follows(former, funnel, view, left_out):
+        if former is not None and (self._anew or not former.is_for(funnel, request)):
+            former = None
+        if former is not None and _follows(former, funnel, view, left_out):
             evaluation = former
         else:
             evaluation = Evaluation(funnel, view, request, entering, left_out)
-            if former is not None and is_equal:
+            if former is not None:
                 evaluation.candidates = former.candidates
         self.last = evaluation
         return evaluation
