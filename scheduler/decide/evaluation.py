@@ -2,14 +2,10 @@
 
 A filter or weigher answers for each host from that host alone, so that a planned claim can only change the answers for
 the hosts that its providers serve. The result is the same as if all hosts were filtered and weighed again.
-
-If many claims of equal amounts are expected, each host is also evaluated with one more of them, all hosts at once: the
-columns of ten thousand hosts take no longer than a few hosts one by one.
 """
 
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -18,10 +14,10 @@ from moorage.plugin import BoolArray, Filter, Weigher
 from moorage.plugin.host import added_in_order
 from scheduler.decide.funnel import FilterResult, Funnel, is_for_single_hosts
 from scheduler.decide.host_candidates import FoundCandidates
+from scheduler.decide.one_more_claim import HostScores, OneMoreClaim
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS
-from scheduler.decide.ranking import Contribution, Ranking, SeededTies
+from scheduler.decide.ranking import Ranking, SeededTies
 from scheduler.plugins.loading import multiplier_key
-from scheduler.view.planned import filled_up
 from scheduler.view.snapshot import ChangedHosts, Snapshot
 
 #: The number of evaluations that are kept for later requests with an equal request spec. Arbitrary.
@@ -35,54 +31,6 @@ _FEW, _HOSTS_AS_ONE = 3, 3_000
 #: claim that follows. It pays off if the number of claims is more than this factor times the cost of that evaluation in
 #: single hosts: with 10,000 hosts, a batch of twenty claims gains nothing, a request for fifty instances a quarter.
 _WORTHWHILE = 4
-
-#: The score of a host by each weigher that contributes to the weights; null if a filter refuses the host.
-HostScores = Sequence[float] | None
-
-
-class _OneMore:
-    """Hold the answers of the filters and weighers for each host as if it had one more claim of a request.
-
-    They are valid for hosts with a single provider.
-
-    :param view: the hosts, with the claims that are planned already.
-    :raises Exception: what a plug-in raises.
-    """
-
-    def __init__(
-        self,
-        funnel: Funnel,
-        view: Snapshot,
-        request: RequestSpec,
-        filtered: FilterResult,
-        contributions: Sequence[Contribution],
-    ) -> None:
-        self._amounts = request.resource_request.totals()
-        one = np.ones(len(view), dtype=np.int64)
-        more = replace(filled_up(view, self._amounts, one), io_op_counts=view.io_op_counts + one)
-        self._passing = funnel.all_passing(more, request, filtered.stages)
-        self._rows = np.flatnonzero(self._passing)
-        self._scores = [funnel.scores(more, request, self._rows, each) for each in contributions]
-        #: The rows of the hosts that have changed since this was computed.
-        self._changed: set[int] = set()
-
-    def answers(self, changes: Sequence[ChangedHosts]) -> dict[int, HostScores]:
-        """Return the answers for the changed hosts whose only change is one such claim."""
-        known: dict[int, HostScores] = {}
-        for rows, amounts in changes:
-            for row in rows:
-                if row in self._changed:
-                    known.pop(row, None)
-                elif amounts == self._amounts:
-                    known[row] = self._answer(row)
-                self._changed.add(row)
-        return known
-
-    def _answer(self, row: int) -> HostScores:
-        if not self._passing[row]:
-            return None
-        place = np.searchsorted(self._rows, row)
-        return [scores.item(place) for scores in self._scores]
 
 
 class Evaluation:
@@ -107,7 +55,7 @@ class Evaluation:
         self._is_uniform = not any(multiplier_key(weigher.name) in keys for weigher in funnel.weighers)
         self._ranking: Ranking | None = None
         self._entering, self._left_out = entering, frozenset(left_out)
-        self._one_more: _OneMore | None = None
+        self._one_more: OneMoreClaim | None = None
         #: Whether a plug-in is written for single hosts. Then evaluating only the changed hosts is always cheaper.
         filters = [stage.plugin for stage in self.filtered.stages if stage.plugin is not None]
         asked: list[Filter | Weigher] = [*filters, *(each.plugin for each in self._contributions)]
@@ -164,7 +112,7 @@ class Evaluation:
             if not self._update(row, answer):
                 return False
         if self._one_more is None and view.expected_claims > _WORTHWHILE * few and self._are_own(planned):
-            self._one_more = _OneMore(self.funnel, view, self._request, self.filtered, self._contributions)
+            self._one_more = OneMoreClaim(self.funnel, view, self._request, self.filtered, self._contributions)
         return True
 
     def _note(self, view: Snapshot) -> None:
