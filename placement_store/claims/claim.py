@@ -26,8 +26,7 @@ from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
 from placement_store.schema import consumers as consumer_table
 from placement_store.schema import hosts, resource_providers
-from placement_store.server_groups import rows as groups
-from placement_store.server_groups.rows import GroupRow
+from placement_store.server_groups.rows import GroupRow, bind
 
 LOG = logging.getLogger(__name__)
 
@@ -89,6 +88,7 @@ def claim(
     *,
     keep_held: bool = False,
     known: Mapping[str, ProviderKey] | None = None,
+    groups: Mapping[str, GroupRow] | None = None,
 ) -> list[Claimed]:
     """Place all these consumers, or none: after any error, the transaction must be rolled back.
 
@@ -99,6 +99,7 @@ def claim(
     :param keep_held: keep the allocations of consumers that exist, and add those of the claim.
     :param known: the keys of the providers by uuid, from an earlier read; if null, they are read. If given, each
         claim must have an allocation of its root provider.
+    :param groups: the server groups by uuid, from an earlier read of those that have members; if null, they are read.
     :raises CapacityExceeded: an amount does not fit; ``refusals`` names every provider that has refused.
     :raises ConsumerGenerationConflict: a consumer is at another generation than the one named; or its allocations are
         to be kept, and it is placed already: by a claim, or by allocations in the tree of another host.
@@ -115,7 +116,7 @@ def claim(
     script = connection if isinstance(connection, Script) else Script(connection)
     named = [new.group for new in claims if new.group is not None]
     # Before anything is locked, since this creates groups that do not exist yet.
-    bound = groups.bind(script.connection, named) if named else {}
+    bound = bind(script, named, groups) if named else {}
     # Outdated keys are detected when the providers are locked: an id is never used again.
     keys = providers.keys_of(script.connection, _providers_named(claims)) if known is None else known
     # All these reads take no lock: the compare-and-swap of the generations in the write proves that they are still

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, Select, exc, exists, func, select
 
 from moorage import errors
 from moorage.db.columns import now
+from moorage.db.script import Script
 from moorage.messages import CreateServerGroup, DeleteServerGroup, GetServerGroup, ListServerGroups, ServerGroupState
 from moorage.model import ServerGroup
 from placement_store.db import bulk
@@ -39,18 +40,23 @@ MEMBER = func.coalesce(consumers.c.migration_of, consumers.c.uuid)
 # --- Creation -------------------------------------------------------------------------------------------------------
 
 
-def bind(connection: Connection, groups: Iterable[ServerGroup | None]) -> dict[str, GroupRow]:
+def bind(
+    connection: Connection | Script, groups: Iterable[ServerGroup | None], known: Mapping[str, GroupRow] | None = None
+) -> dict[str, GroupRow]:
     """Return the groups that claims name, by uuid, and create those that do not exist; null is skipped.
 
     Call it before any row is locked: if a concurrent transaction is creating one of the groups, this one waits until
     that one ends. Every transaction creates groups in the order of their uuids.
 
+    :param known: the groups that probably exist, from an earlier read; if null, they are read. One that was deleted
+        meanwhile is noticed when it is locked: an id is never used again.
     :raises InvalidRequest: the store has one of them with another policy or maximum; neither ever changes.
     """
     named = {group.uuid: group for group in groups if group is not None}
-    found = {row.uuid: GroupRow(*row) for row in _BY_UUID.rows(connection, sorted(named))}
+    # A script's pending statements are carried out only if there is something to read or to create.
+    found = _by_uuid(_of(connection), sorted(named)) if known is None else dict(known)
     for uuid, group in sorted(named.items()):
-        row = found[uuid] = found.get(uuid) or _create_or_find(connection, group)
+        row = found[uuid] = found.get(uuid) or _create_or_find(_of(connection), group)
         if (row.policy, row.max_per_root) != (group.policy, group.max_server_per_host):
             raise errors.InvalidRequest(
                 path="$.request_spec.server_group",
@@ -76,16 +82,24 @@ def _create_or_find(connection: Connection, group: ServerGroup) -> GroupRow:
     try:
         number = _insert(connection, group, name=None, project_id=None)
     except exc.IntegrityError:  # a concurrent transaction has created it and is committed now
-        found = next(_BY_UUID.rows(connection, [group.uuid]), None)
-        if found is None:
+        found = _by_uuid(connection, [group.uuid])
+        if not found:
             raise errors.ClaimContention(tries=1) from None
-        return GroupRow(*found)
+        return found[group.uuid]
     return GroupRow(number, group.uuid, group.policy, group.max_server_per_host)
 
 
 #: The columns of :class:`GroupRow`.
 COLUMNS = [consumer_groups.c[name] for name in GroupRow._fields]
 _BY_UUID = bulk.Lookup(select(*COLUMNS), consumer_groups.c.uuid)
+
+
+def _by_uuid(connection: Connection, uuids: Sequence[str]) -> dict[str, GroupRow]:
+    return {row.uuid: GroupRow(*row) for row in _BY_UUID.rows(connection, uuids)}
+
+
+def _of(connection: Connection | Script) -> Connection:
+    return connection.connection if isinstance(connection, Script) else connection
 
 
 def _insert(connection: Connection, group: ServerGroup, *, name: str | None, project_id: str | None) -> int:
@@ -227,6 +241,15 @@ class OccupiedRoot:
     forced_down: bool
 
 
+@dataclass(slots=True)
+class PlacedGroup:
+    """Hold the root providers that the members of a server group are on, by uuid."""
+
+    roots: dict[str, OccupiedRoot]
+    #: The group's row; null if no member is on a root, so that the row was not read.
+    row: GroupRow | None
+
+
 def placed(*columns: Any) -> Select[Any]:
     """Return the query of ``columns`` for all consumers that are on a root provider.
 
@@ -239,32 +262,40 @@ def placed(*columns: Any) -> Select[Any]:
     return select(*columns).select_from(source.outerjoin(hosts, hosts.c.compute_node_uuid == resource_providers.c.uuid))
 
 
-def occupancies(connection: Connection, besides: Mapping[str, Collection[str]]) -> dict[str, dict[str, OccupiedRoot]]:
-    """Return the root providers, by uuid, that members of groups are on, by the group's uuid; one statement reads them.
+def occupancies(connection: Connection, besides: Mapping[str, Collection[str]]) -> dict[str, PlacedGroup]:
+    """Return where the members of groups are, by the group's uuid; one statement reads them.
 
     A group that does not exist has none.
 
     :param besides: for each group, the uuids of instances that are not counted, since they are about to be placed.
     """
-    placements: dict[str, list[Row[Any]]] = {uuid: [] for uuid in besides}
+    placements: dict[str, list[_Placement]] = {uuid: [] for uuid in besides}
+    found: dict[str, GroupRow] = {}
     for row in _PLACED_IN_GROUPS.rows(connection, sorted(besides)):
-        if row.member not in besides[row.group_uuid]:
-            placements[row.group_uuid].append(row)
-    return {uuid: _occupancy(rows) for uuid, rows in placements.items()}
+        group, placement = GroupRow(*row[: len(COLUMNS)]), _Placement(*row[len(COLUMNS) :])
+        found[group.uuid] = group
+        if placement.member not in besides[group.uuid]:
+            placements[group.uuid].append(placement)
+    return {uuid: PlacedGroup(_occupancy(rows), found.get(uuid)) for uuid, rows in placements.items()}
+
+
+class _Placement(NamedTuple):
+    """Hold a member of a group on a root provider."""
+
+    member: str
+    uuid: str
+    forced_down: bool | None
 
 
 _PLACED_IN_GROUPS = bulk.Lookup(
-    placed(
-        consumer_groups.c.uuid.label("group_uuid"),
-        MEMBER.label("member"),
-        resource_providers.c.uuid,
-        hosts.c.forced_down,
-    ).join(consumer_groups, consumer_groups.c.id == consumers.c.consumer_group_id),
+    placed(*COLUMNS, MEMBER, resource_providers.c.uuid, hosts.c.forced_down).join(
+        consumer_groups, consumer_groups.c.id == consumers.c.consumer_group_id
+    ),
     consumer_groups.c.uuid,
 )
 
 
-def _occupancy(placements: Sequence[Row[Any]]) -> dict[str, OccupiedRoot]:
+def _occupancy(placements: Sequence[_Placement]) -> dict[str, OccupiedRoot]:
     members: dict[str, set[str]] = {}
     down: set[str] = set()
     for row in placements:

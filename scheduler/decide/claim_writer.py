@@ -17,6 +17,7 @@ from placement_store.claims import claim as claims
 from placement_store.claims.claim import NewClaim
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers.rows import ProviderKey
+from placement_store.server_groups.rows import GroupRow
 from scheduler.decide.planner import DestinationPlan
 from scheduler.decide.selections import Selections, selections_of
 
@@ -29,6 +30,8 @@ class PlannedRequest:
 
     message: SelectDestinations
     plan: DestinationPlan
+    #: The row of its server group, as it was read for the plan; null if it has no group, or one without members.
+    group: GroupRow | None = None
 
     @cached_property
     def claims(self) -> Sequence[NewClaim]:
@@ -149,9 +152,10 @@ class ClaimWriter:
         made = [new for one in planned for new in one.claims]
         known = [one.keys for one in planned]
         keys = None if None in known else {uuid: key for keys in known if keys for uuid, key in keys.items()}
+        read = {one.group.uuid: one.group for one in planned if one.group is not None}
         self.requests.once_together(
             [(one.message, one.answer) for one in planned],
-            lambda script: claims.claim(script, made, self._names, known=keys),
+            lambda script: claims.claim(script, made, self._names, known=keys, groups=read),
         )
         return [one.answer for one in planned]
 

@@ -113,7 +113,7 @@ class ClaimingDecision(Decision[Selections]):
         """
         added = self.added_claims(plan, context)
         with CLAIM.timed():
-            written = self._writer.write(PlannedRequest(self.message, plan))
+            written = self._writer.write(PlannedRequest(self.message, plan, context.group))
         if written.replayed:
             return self._replayed(written.answer)
         self.environment.host_cache.apply_claims([added], bumped_once=written.bumped_once)

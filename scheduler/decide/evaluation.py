@@ -6,6 +6,7 @@ the hosts that its providers serve. The result is the same as if all hosts were 
 
 import threading
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from scheduler.decide.host_candidates import FoundCandidates
 from scheduler.decide.one_more_claim import HostScores, OneMoreClaim
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS
 from scheduler.decide.ranking import Ranking, SeededTies
-from scheduler.plugins.loading import multiplier_key
+from scheduler.plugins.loading import Named, multiplier_key
 from scheduler.view.snapshot import ChangedHosts, Snapshot
 
 #: The number of evaluations that are kept for later requests with an equal request spec. Arbitrary.
@@ -71,6 +72,28 @@ class Evaluation:
         if ranking is None or ranking.ties is not ties or ranking.look_ahead != look_ahead:
             ranking = self._ranking = Ranking(self._rows, self._weights, ties, self._contributions, look_ahead)
         return ranking
+
+    def ranking_among(self, left: BoolArray, ties: SeededTies, look_ahead: int = 1) -> Ranking:
+        """Return the hosts that are ``left`` as they would be ranked if the filters had removed the others."""
+        kept = left[self._rows]
+        if kept.all():
+            return self.ranking(ties, look_ahead)
+        rows, removed = self._rows[kept], np.flatnonzero(~kept)
+        if len(rows) < _WEIGHED:
+            return Ranking(rows, np.zeros(len(rows)), ties, look_ahead=look_ahead)
+        narrowed = [each.without(removed, kept) for each in self._contributions]
+        if not any(narrowed):
+            return Ranking(rows, self._weights[kept], ties, look_ahead=look_ahead)
+        weights = np.zeros(len(rows))
+        # In the order of the weighers, so that the sums are the same to the last digit.
+        for contribution, part in zip(narrowed, self._parts, strict=True):
+            if contribution is not None:
+                part = contribution.weights()
+            elif part is not None:
+                part = part[kept]
+            if part is not None:
+                weights += part
+        return Ranking(rows, weights, ties, look_ahead=look_ahead)
 
     def is_for(self, funnel: Funnel, request: RequestSpec) -> bool:
         """Return whether it is the evaluation of an equal request by the same plug-ins."""
@@ -223,17 +246,61 @@ class Evaluation:
             self._ranking.put(row, weight)
 
 
+@dataclass(frozen=True, slots=True)
+class AddedByGroup:
+    """Hold the filters that concern a request only because of its server group, and the request without the group.
+
+    Built-in plug-ins depend on a group only if they concern no request without one. So the requests of all groups and
+    of none share an evaluation, and the filters for the group are run on the hosts that it leaves.
+    """
+
+    filters: Sequence[Named[Filter]]
+    without_group: RequestSpec
+
+    def left(self, funnel: Funnel, view: Snapshot, request: RequestSpec, entering: BoolArray) -> BoolArray:
+        """Return the hosts that pass these filters.
+
+        :raises BrokenPlugin: one of them is broken.
+        """
+        return Funnel(self.filters, (), funnel.plugin_failures).filter(view, request, entering).left
+
+
 class Evaluations:
     """The evaluations of one request, one for each of its instances. For one thread.
 
     :param former: an evaluation of an equal request, to be brought up to date.
     :param anew: whether to evaluate all hosts for each instance.
+    :param group: null if the filters for the request's group are run with the others.
     """
 
-    def __init__(self, former: Evaluation | None = None, *, anew: bool = False) -> None:
+    def __init__(
+        self, former: Evaluation | None = None, *, anew: bool = False, group: AddedByGroup | None = None
+    ) -> None:
         #: The last evaluation; null if there is none that can be used again.
         self.last = former
         self._anew = anew
+        self._group = group
+
+    def ranked(
+        self,
+        funnel: Funnel,
+        view: Snapshot,
+        request: RequestSpec,
+        entering: BoolArray,
+        left_out: Collection[int],
+        ties: SeededTies,
+        look_ahead: int = 1,
+    ) -> tuple[Evaluation, Ranking]:
+        """Return the evaluation of the request on a view as it is now, with its ranking; see :meth:`of`.
+
+        :raises BrokenPlugin: a filter or weigher is broken.
+        """
+        if self._group is None:
+            evaluation = self.of(funnel, view, request, entering, left_out)
+            return evaluation, evaluation.ranking(ties, look_ahead)
+        evaluation = self.of(funnel, view, self._group.without_group, entering, left_out)
+        left = self._group.left(funnel, view, request, entering)
+        return evaluation, evaluation.ranking_among(left, ties, look_ahead)
 
     def of(
         self, funnel: Funnel, view: Snapshot, request: RequestSpec, entering: BoolArray, left_out: Collection[int]
@@ -265,6 +332,8 @@ class EvaluationPool:
     """
 
     def __init__(self, size: int = _KEPT) -> None:
+        #: Whether evaluations are kept at all.
+        self.keeps_any = size > 0
         self._size = size
         self._lock = threading.Lock()
         self._kept: list[Evaluation] = []

@@ -126,6 +126,16 @@ class Funnel:
                 left = stage.left
         return FilterResult(entering, stages)
 
+    def added_by_group(self, request: RequestSpec, without_group: RequestSpec) -> Sequence[Named[Filter]] | None:
+        """Return the filters that concern a request only because of its server group; null if a weigher does, too."""
+
+        def is_added(kind: type[Filter | Weigher], plugin: Filter | Weigher) -> bool:
+            return _concerns(kind, plugin, request) and not _concerns(kind, plugin, without_group)
+
+        if any(is_added(Weigher, each.plugin) for each in self.weighers):
+            return None
+        return [each for each in self.filters if is_added(Filter, each.plugin)]
+
     def candidate_filters(self, request: RequestSpec) -> Sequence[Named[Filter]]:
         """Return the filters that may leave out allocation candidates of a host for a request; usually none.
 

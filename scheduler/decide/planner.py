@@ -14,11 +14,12 @@ from moorage.messages import SelectDestinations
 from moorage.model import Explanation, RequestSpec, WhatIf
 from moorage.plugin import BoolArray
 from scheduler.decide.choosing import HostChoice, alternates_of, best_of
-from scheduler.decide.evaluation import EvaluationPool, Evaluations, without
+from scheduler.decide.evaluation import AddedByGroup, EvaluationPool, Evaluations, without
 from scheduler.decide.explain.explainer import DecisionTrace, Explainer
 from scheduler.decide.explain.how_many_more import InstanceCounter
 from scheduler.decide.funnel import FilterResult, Funnel, Stage
 from scheduler.decide.host_candidates import NO_CANDIDATE, CandidateFilters, HostCandidates, RefusedClaims
+from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS
 from scheduler.decide.ranking import SeededTies, pick, seed_of
 from scheduler.decide.request_context import NO_CONTEXT, RequestContext
 from scheduler.view.planned import PlannedView, filled_up, without_instance
@@ -155,18 +156,34 @@ class Planner:
 
     def _plan(self, task: "_PlanInput", before: Sequence[Stage]) -> DestinationPlan | NoHost:
         """Plan on the hosts that are left by the stages before the filters."""
-        message, context = task.message, task.context
-        # An explanation shows each stage of the filters, and each planned member of a group affects all hosts.
-        anew = message.explain or context.members is not None
-        if anew or before or context != NO_CONTEXT:
-            return self._choose(task, before, Evaluations(anew=anew))
+        message, context, request = task.message, task.context, task.message.request_spec
+        has_members, group = context.members is not None, None
+        if message.explain or before or replace(context, members=None, group=None) != NO_CONTEXT:
+            # An explanation shows each stage of the filters, and each planned member of a group affects all hosts.
+            return self._choose(task, before, Evaluations(anew=message.explain or has_members))
+        if has_members:
+            group = self._added_by_group(request)
+            if group is None:
+                return self._choose(task, before, Evaluations(anew=True))
+            request = group.without_group
         # The evaluation depends only on the hosts and the request: reuse that of an equal request, and keep this one.
-        evaluations = Evaluations(self._evaluations.take(self.funnel, message.request_spec))
+        evaluations = Evaluations(self._evaluations.take(self.funnel, request), group=group)
         try:
             return self._choose(task, before, evaluations)
         finally:
             if evaluations.last is not None:
                 self._evaluations.keep(evaluations.last)
+
+    def _added_by_group(self, request: RequestSpec) -> AddedByGroup | None:
+        """Return what the server group of a request adds; null if plug-ins may depend on the group in other ways."""
+        if not self._evaluations.keeps_any:
+            return None
+        without_group = structs.replace(request, server_group=None)
+        try:
+            filters = self.funnel.added_by_group(request, without_group)
+        except PLUGIN_EXCEPTIONS:
+            return None  # the evaluation of all hosts handles the exception
+        return None if filters is None else AddedByGroup(filters, without_group)
 
     def _choose(
         self, task: "_PlanInput", before: Sequence[Stage], evaluations: Evaluations
@@ -191,9 +208,10 @@ class Planner:
             # A host without a candidate has none for the next instance, either: its free amounts only decrease.
             known_infeasible = frozenset(host_candidates.infeasible)
             # Filter and weigh: all hosts for the first instance, then those that the claims before it have changed.
-            evaluation = evaluations.of(self.funnel, view, request, entering, known_infeasible)
+            evaluation, ranking = evaluations.ranked(
+                self.funnel, view, request, entering, known_infeasible, ties, look_ahead
+            )
             host_candidates.remember_in(evaluation.candidates)
-            ranking = evaluation.ranking(ties, look_ahead)
             # Choose. The search for candidates is expensive, so it is done here, host by host, beginning with the best.
             best = best_of(view, ranking, host_candidates, self._subset_size)
             if not best:
@@ -214,9 +232,9 @@ class Planner:
             offered = without(entering, host_candidates.infeasible | _rows_of(view, refused_claims.lost))
             if planned is not None:
                 # A host that was feasible before the last of these claims may not be feasible after it.
-                evaluation = evaluations.of(self.funnel, view, request, entering, host_candidates.infeasible)
+                infeasible = host_candidates.infeasible
+                evaluation, ranking = evaluations.ranked(self.funnel, view, request, entering, infeasible, ties)
                 host_candidates.remember_in(evaluation.candidates)
-                ranking = evaluation.ranking(ties)
             alternates = alternates_of(view, ranking, host_candidates, offered, chosen, message.num_alternates)
         is_isolated = request.group_policy == "isolate"
         return DestinationPlan(view, chosen, alternates, explanations, is_isolated, host_candidates.is_given_up)

@@ -77,6 +77,23 @@ class Contribution:
             self.multiplier = np.delete(self.multiplier, place)
         return bool(len(self.scores)) and self._fit_range(before, before)
 
+    def without(self, removed: RowArray, kept: BoolArray) -> "Contribution | None":
+        """Return the contribution to the kept hosts alone; null if the range of their scores is that of all.
+
+        :param removed: the places of the other hosts: these are few, so usually only their scores have to be read.
+        """
+        if not self.high > self.low:
+            return None
+        gone = self.scores[removed].tolist()
+        if min(gone) > self.low and max(gone) < self.high:
+            return None
+        scores = self.scores[kept]
+        low, high = scores.min().item(), scores.max().item()
+        if (low, high) == (self.low, self.high):
+            return None
+        multiplier = self.multiplier[kept] if isinstance(self.multiplier, np.ndarray) else self.multiplier
+        return Contribution(self.name, self.plugin, scores, low, high, multiplier)
+
     def _fit_range(self, before: float, now: float) -> bool:
         """Fit the range to the scores after one of them has changed; return whether it has changed.
 

@@ -18,7 +18,7 @@ from placement_store.claims import begin_move, move_split, released_amounts
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers import rows as providers
 from placement_store.server_groups import rows as groups
-from placement_store.server_groups.rows import OccupiedRoot
+from placement_store.server_groups.rows import GroupRow, OccupiedRoot, PlacedGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class RequestContext:
 
     #: The other members of the request's server group, by root provider; None if it names no group.
     members: Mapping[str, OccupiedRoot] | None = None
+    #: The row of that group; None if it names no group, or one without members.
+    group: GroupRow | None = None
     #: The compute node of the host that a moving instance must leave; None if it may stay.
     leaving: str | None = None
     #: Amounts that a moving instance holds of pools, by provider: it may keep them, so they are free for its claim.
@@ -59,11 +61,7 @@ def is_needed(message: SelectDestinations) -> bool:
     return spec.server_group is not None or message.move is not None or bool(neighbours_named(spec))
 
 
-#: The other members of server groups: by the uuid of the group, and the root provider that they are on.
-Members = Mapping[str, Mapping[str, OccupiedRoot]]
-
-
-def members_of_groups(connection: Connection, messages: Collection[SelectDestinations]) -> Members:
+def members_of_groups(connection: Connection, messages: Collection[SelectDestinations]) -> Mapping[str, PlacedGroup]:
     """Return in one statement the other members of the requests' server groups; no two requests may name the same."""
     named = {
         group.uuid: message.instance_uuids
@@ -74,7 +72,10 @@ def members_of_groups(connection: Connection, messages: Collection[SelectDestina
 
 
 def read(
-    connection: Connection, message: SelectDestinations, names: ResourceClassNames, read_members: Members | None = None
+    connection: Connection,
+    message: SelectDestinations,
+    names: ResourceClassNames,
+    read_members: Mapping[str, PlacedGroup] | None = None,
 ) -> RequestContext:
     """Return the context of a request as it is in the store now.
 
@@ -85,19 +86,19 @@ def read(
     :raises StaleRead: the instance has changed meanwhile; a new transaction may succeed.
     """
     neighbours = placed.instances_by_root(connection, neighbours_named(message.request_spec))
-    group, members = message.request_spec.server_group, None
-    if group is not None:
+    members, row = None, None
+    if (group := message.request_spec.server_group) is not None:
         known = members_of_groups(connection, [message]) if read_members is None else read_members
-        members = known[group.uuid]
+        members, row = known[group.uuid].roots, known[group.uuid].row
     if message.move is None:
-        return RequestContext(members, neighbours=neighbours)
+        return RequestContext(members, row, neighbours=neighbours)
     [uuid] = message.instance_uuids
     holding = begin_move.require_movable(connection, uuid, message.consumer_generations[uuid], message.move)
     stays = message.move.kind == "resize"
     root_id = holding.root_provider_id
     source = None if root_id is None else providers.uuids_of(connection, [root_id]).get(root_id)
     pooled = _pooled(connection, holding, message.move, names)
-    return RequestContext(members, None if stays else source, pooled, source, neighbours)
+    return RequestContext(members, row, None if stays else source, pooled, source, neighbours)
 
 
 def _pooled(connection: Connection, holding: Holding, move: Move, names: ResourceClassNames) -> Mapping[str, Resources]:

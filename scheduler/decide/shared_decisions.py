@@ -7,7 +7,7 @@ alone, in its own thread and with an answer or an error of its own; the other re
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from moorage.messages import SelectDestinations
 from moorage.model import RequestSpec
 from moorage.service.stored_requests import DuplicateRequest
 from placement_store.candidates.search_budget import SearchBudget
+from placement_store.server_groups.rows import PlacedGroup
 from scheduler.decide import destinations, request_context
 from scheduler.decide.claim_writer import ClaimRefused, ClaimWriter, PlannedRequest, WrittenClaims
 from scheduler.decide.decision import CLAIM, CONTEXT, FOLLOW, NOT_PLANNED, PLAN
@@ -267,7 +268,7 @@ class SharedDecisions:
         return [request_context.NO_CONTEXT] * len(messages)
 
     def _context(
-        self, connection: Connection, message: SelectDestinations, members: request_context.Members
+        self, connection: Connection, message: SelectDestinations, members: Mapping[str, PlacedGroup]
     ) -> RequestContext | None:
         try:
             return request_context.read(connection, message, self._environment.names, members)
@@ -381,4 +382,5 @@ def _plan_one(
     # Decided alone, the request has more time to search.
     if isinstance(plan, NoHost) or plan.is_given_up:
         return None
-    return _PlannedItem(item, decision, PlannedRequest(item.value.message, plan), decision.added_claims(plan, read))
+    request = PlannedRequest(item.value.message, plan, read.group)
+    return _PlannedItem(item, decision, request, decision.added_claims(plan, read))

@@ -1,11 +1,13 @@
 """Test the contract of filters and weighers with each installed entry point, of Moorage and of other packages."""
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from stevedore import ExtensionManager
 from support.scheduler.builders import CELLS, host_cache, host_row, provider, spec
 from support.scheduler.plugin_strategies import GROUP, configured, requests, snapshots
@@ -59,6 +61,34 @@ def test_the_scores_of_a_weigher_have_its_weight_for_each_single_host(
         for name in WEIGHERS:
             # The weight is not a number if a host lacks what the weigher needs.
             scores_of(a_weigher(name, conf), view, request, finite=False)
+
+
+def answer_of(plugin: Filter | Weigher, view: Snapshot, request: RequestSpec) -> str | None:
+    """Return what a plug-in says about all hosts, or the error that it raises; null if it is not concerned."""
+    try:
+        if not plugin.concerns(request):
+            return None
+        answers = plugin.mask(view, request) if isinstance(plugin, Filter) else plugin.scores(view, request)
+    except (ValueError, errors.MoorageError) as fault:
+        return repr(fault)
+    return repr(answers.tolist())
+
+
+@settings(deadline=None, max_examples=150)
+@given(view=snapshots(), request=requests, conf=with_settings)
+def test_a_built_in_plug_in_depends_on_a_server_group_only_if_it_concerns_no_request_without_one(
+    view: Snapshot, request: RequestSpec, conf: Any
+) -> None:
+    # Evaluations are shared by the requests of all groups and of none.
+    without_group, without_members = structs.replace(request, server_group=None), replace(view, members=None)
+    plugins: list[Filter | Weigher] = [
+        *(a_filter(name, conf) for name in FILTERS),
+        *(a_weigher(name, conf) for name in WEIGHERS),
+    ]
+    for plugin in plugins:
+        if type(plugin).__module__.partition(".")[0] in ("filters", "weighers"):
+            by_itself = answer_of(plugin, without_members, without_group)
+            assert by_itself is None or answer_of(plugin, view, request) == by_itself
 
 
 @pytest.mark.parametrize("name", FILTERS)

@@ -39,8 +39,8 @@ ALTERNATES = (
         promise=5,
         lost="An alternate suits a server only as long as the other servers of its request are not claimed.",
         module="scheduler.decide.planner",
-        line="evaluation = evaluations.of(self.funnel, view, request, entering, host_candidates.infeasible)",
-        broken="_ = host_candidates.infeasible",
+        line="evaluation, ranking = evaluations.ranked(self.funnel, view, request, entering, infeasible, ties)",
+        broken="_ = infeasible",
         tests=(
             "tests/contract/scheduler/decide/test_server_group_destinations.py::test_members_of_one_request_get_different_hosts",
         ),

@@ -149,7 +149,7 @@ class Groups:
     def occupancy(self, group: ServerGroup, *besides: Member) -> dict[str, OccupiedRoot]:
         left_out = {member.uuid for member in besides}
         found = self.store.database.read(lambda connection: groups.occupancies(connection, {group.uuid: left_out}))
-        return found[group.uuid]
+        return found[group.uuid].roots
 
     def places(self) -> dict[str, set[str]]:
         """Return the hosts on which the members or their migrations hold something, from their allocations only."""

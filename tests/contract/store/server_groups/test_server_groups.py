@@ -9,8 +9,10 @@ from support.placement_store.builders import Store
 from support.placement_store.group_builders import ONE, Groups
 
 from moorage import errors, ids
+from moorage.db.script import Script
 from moorage.messages import CreateServerGroup, DeleteServerGroup, GetServerGroup, ListServerGroups
 from moorage.model import GroupPolicy, ServerGroup
+from placement_store.claims.claim import claim
 from placement_store.schema import consumer_groups, consumers
 from placement_store.server_groups.rows import GroupRow, OccupiedRoot, bind
 
@@ -61,19 +63,62 @@ def test_a_claim_with_another_rule_for_an_existing_group_is_refused(groups: Grou
 def test_a_claim_whose_group_is_deleted_before_it_is_locked_is_refused_whole(
     groups: Groups, hosts: list[str], monkeypatch: pytest.MonkeyPatch, policy: GroupPolicy
 ) -> None:
-    def bind_and_lose(connection: Connection, named: Iterable[ServerGroup | None]) -> dict[str, GroupRow]:
-        found = bind(connection, named)
-        connection.execute(consumer_groups.delete())
+    def bind_and_lose(script: Script, named: Iterable[ServerGroup], known: None) -> dict[str, GroupRow]:
+        found = bind(script, named, known)
+        script.connection.execute(consumer_groups.delete())
         return found
 
     group = groups.group(policy)
-    monkeypatch.setattr("placement_store.server_groups.rows.bind", bind_and_lose)
+    monkeypatch.setattr("placement_store.claims.claim.bind", bind_and_lose)
     with pytest.raises(errors.ClaimContention):
         groups.claim(group, hosts[0])
     monkeypatch.undo()
     assert not groups.store.database.read(lambda connection: connection.execute(consumers.select()).all())
     member = groups.claim(group, hosts[0])
     assert groups.shown(group).members == {member.uuid: hosts[0]}
+
+
+def known_claim(groups: Groups, group: ServerGroup, host: str, known: dict[str, GroupRow]) -> str:
+    """Claim for a new member, with the rows of groups as a decision has read them; return the member's uuid."""
+    new = groups.store.new_claim(ids.fresh(), {host: ONE}, group=group)
+    groups.store.database.write(lambda connection: claim(connection, [new], groups.store.names, groups=known))
+    return new.consumer_uuid
+
+
+@pytest.mark.parametrize("policy", ["anti-affinity", "affinity", "soft-anti-affinity"])
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "created again"])
+def test_a_claim_with_the_row_of_a_group_that_was_deleted_since_it_was_read_is_refused_whole(
+    groups: Groups, hosts: list[str], policy: GroupPolicy, again: bool
+) -> None:
+    group = groups.group(policy)
+    groups.dispatcher.call(CreateServerGroup(request_id=ids.fresh(), group=group, name="db", project_id="p"))
+    known = groups.store.database.read(lambda connection: bind(connection, [group]))
+    groups.dispatcher.call(DeleteServerGroup(request_id=ids.fresh(), uuid=group.uuid))
+    if again:
+        groups.dispatcher.call(CreateServerGroup(request_id=ids.fresh(), group=group, name="db", project_id="p"))
+
+    with pytest.raises(errors.ClaimContention):
+        known_claim(groups, group, hosts[0], known)
+
+    assert not groups.store.database.read(lambda connection: connection.execute(consumers.select()).all())
+    member = known_claim(groups, group, hosts[0], {})
+    assert groups.shown(group).members == {member: hosts[0]}
+
+
+def test_a_claim_finds_a_group_that_its_decision_has_not_read_because_it_had_no_members(
+    groups: Groups, hosts: list[str]
+) -> None:
+    group = groups.group("anti-affinity", 2)
+    groups.dispatcher.call(CreateServerGroup(request_id=ids.fresh(), group=group, name="db", project_id="p"))
+
+    members = {known_claim(groups, group, host, {}): host for host in hosts[:2]}
+
+    assert (groups.shown(group).name, groups.shown(group).members) == ("db", members)
+    other = ServerGroup(uuid=group.uuid, policy="affinity", max_server_per_host=2)
+    known = groups.store.database.read(lambda connection: bind(connection, [group]))
+    for read in ({}, known):
+        with pytest.raises(errors.InvalidRequest, match="known with policy anti-affinity"):
+            known_claim(groups, other, hosts[2], read)
 
 
 def test_binding_a_group_again_returns_the_same_id(groups: Groups) -> None:
