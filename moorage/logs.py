@@ -2,7 +2,9 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from logging.handlers import MemoryHandler
 from types import SimpleNamespace
@@ -30,6 +32,16 @@ _DEFAULTS: Mapping[str, Any] = {
         *("alembic=WARN", "amqp=ERROR"),
     ],
 }
+#: The loggers whose lines are not repeated, with the lowest level of these lines. As long as a broker or a database is
+#: away, each connection logs each try, and each call and each periodic task logs its failure: many lines a second.
+_OF_OUTAGES = {
+    "oslo.messaging._drivers.impl_rabbit": logging.INFO,
+    "moorage.bus.rabbit.connection": logging.WARNING,
+    "moorage.db.database": logging.WARNING,
+    "moorage.service.process": logging.WARNING,
+}
+#: Seconds for which their lines are not repeated, and the most lines that are remembered. Arbitrary.
+_REPEATED_SECONDS, _REPEATED_LINES = 60.0, 1000
 #: The beginning of each further line of a message.
 _CONTINUED = "    "
 #: The fields of a line that come from the context; lines in JSON have them in `extra`.
@@ -55,6 +67,49 @@ class _ContextFilter(logging.Filter):
         # oslo.log adds the fields with these names to a line in JSON.
         record.extra_keys = [*getattr(record, "extra_keys", ()), *_FIELDS]
         return True
+
+
+class _Repeated(logging.Filter):
+    """Lets equal lines pass once a minute, each with the number of lines like it that were left out before."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()
+        #: By line, the time when it last passed, and the number that was left out since.
+        self._passed: dict[tuple[object, ...], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record passes."""
+        if record.levelno < _OF_OUTAGES[record.name]:
+            return True
+        with self._lock:
+            if "] Reconnected to AMQP server" in str(record.msg):
+                # What is logged of the next interruption is new.
+                self._passed.clear()
+                return True
+            line, now = _without_connection(record), self._clock()
+            passed_at, left_out = self._passed.get(line, (float("-inf"), 0))
+            if now - passed_at < _REPEATED_SECONDS:
+                self._passed[line] = passed_at, left_out + 1
+                return False
+            if len(self._passed) > _REPEATED_LINES:
+                self._passed.clear()
+            self._passed[line] = now, 0
+        if left_out:
+            record.msg = f"{record.msg} ({left_out} lines like this were left out before)"
+        return True
+
+
+#: Of this process.
+_NOT_AGAIN = _Repeated()
+
+
+def _without_connection(record: logging.LogRecord) -> tuple[object, ...]:
+    """Return what distinguishes a line from others, without the number of its connection and of its try."""
+    if isinstance(record.args, Mapping):
+        return record.msg, *(str(record.args.get(name)) for name in ("hostname", "port", "topic", "err_str"))
+    return record.msg, record.getMessage()
 
 
 class _SafeLines(logging.Formatter):
@@ -165,6 +220,8 @@ def _set_up(conf: cfg.ConfigOpts, service: str) -> None:
     root = logging.getLogger()
     ours = [handler for handler in root.handlers if any(isinstance(one, _ContextFilter) for one in handler.filters)]
     log.setup(conf, service, fix_eventlet=False)
+    for name in _OF_OUTAGES:
+        logging.getLogger(name).addFilter(_NOT_AGAIN)
     for handler in ours:
         handler.close()  # oslo.log removes the former handlers, but leaves their files open
     for handler in root.handlers:

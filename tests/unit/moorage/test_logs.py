@@ -150,6 +150,58 @@ def test_the_warning_of_the_amqp_library_at_every_stop_is_not_logged(tmp_path: P
     assert [line.rpartition("] ")[2] for line in file.read_text().splitlines()] == ["a fault of its own"]
 
 
+LIBRARY = "oslo.messaging._drivers.impl_rabbit"
+UNREACHABLE = "[%(connection_id)s] AMQP server on %(hostname)s:%(port)s is unreachable: %(err_str)s."
+
+
+def test_a_line_about_an_unreachable_broker_is_written_once_a_minute_with_the_number_of_those_left_out() -> None:
+    now, lines = [0.0], list[str]()
+    repeated = logs._Repeated(lambda: now[0])
+
+    def log(message: str, *arguments: object, level: int = logging.ERROR, name: str = LIBRARY) -> None:
+        record = logging.LogRecord(name, level, "", 0, message, arguments, None)
+        if repeated.filter(record):
+            lines.append(record.getMessage())
+
+    def refused(connection: int, host: str = "one") -> None:
+        fields = {"connection_id": connection, "hostname": host, "port": 5672, "err_str": OSError("refused")}
+        log(UNREACHABLE, fields)
+
+    for connection in (1, 2, 3):
+        refused(connection)
+    refused(1, "two")
+    log("Queue %s was not bound", "a")
+    log("Queue %s was not bound", "b")
+    assert len(lines) == 4
+    now[0] = 59.9
+    refused(1)
+    for _ in range(2):
+        log("each time", level=logging.DEBUG)
+        log("Ready", level=logging.INFO, name="moorage.service.process")
+    assert lines[4:] == ["each time", "Ready"] * 2
+    now[0] = 60.0
+    refused(2)
+    assert lines[8:] == [
+        "[2] AMQP server on one:5672 is unreachable: refused. (3 lines like this were left out before)"
+    ]
+    # A new interruption is logged at once.
+    log("[%(connection_id)s] Reconnected to AMQP server on %(hostname)s", {"connection_id": 1, "hostname": "one"})
+    refused(1)
+    refused(1)
+    assert len(lines) == 11
+
+
+@pytest.mark.parametrize(
+    "name", [LIBRARY, "moorage.bus.rabbit.connection", "moorage.db.database", "moorage.service.process"]
+)
+def test_the_log_of_a_service_does_not_repeat_the_lines_of_an_outage(tmp_path: Path, name: str) -> None:
+    file = start_log(tmp_path, "compute")
+    for connection in range(5):
+        fields = {"connection_id": connection, "hostname": str(tmp_path), "port": 5672, "err_str": "refused"}
+        logging.getLogger(name).error(UNREACHABLE, fields)
+    assert file.read_text().count("is unreachable") == 1
+
+
 def test_lines_in_json_have_service_request_and_attempt(tmp_path: Path) -> None:
     file = start_log(tmp_path, "scheduler", use_json=True)
     with context.bound(request_id="r-1", attempt_id="a-1"):
