@@ -228,13 +228,9 @@ class CellMoveEnds(CellPart):
             CellCleanups(self._cell).begin(connection, instance.uuid, [source], operation.request_id, residue)
         # Only now the instance gets the new request (after a resize: the new flavor); after a revert it keeps its own.
         spec, _held = migration.claimed_with
+        # A reason stays: the destination has returned without the guest.
         self._cell.records.change(
-            connection,
-            instance.uuid,
-            state="active",
-            request_spec=msgspec.json.encode(spec),
-            migration_uuid=None,
-            reason=None,
+            connection, instance.uuid, state="active", request_spec=msgspec.json.encode(spec), migration_uuid=None
         )
         self._cell.migrations.change(connection, migration.uuid, state="confirmed", reason=foreign)
         left = foreign or "nothing else was held there"

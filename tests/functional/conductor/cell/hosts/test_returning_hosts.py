@@ -1,6 +1,7 @@
 """Test returning hosts: they count as up once the guests of attempts that ended meanwhile are gone."""
 
 import time
+from typing import Literal
 
 import pytest
 from msgspec import structs
@@ -313,3 +314,19 @@ def test_the_residue_of_an_evacuation_that_a_deletion_interrupts_is_released_whe
 
     wait_until(lambda: not world.placement.residues)
     wait_until(lambda: world.pending("cell") == 0)
+
+
+@pytest.mark.parametrize(("outcome", "reason"), [("confirm", "b has returned without the guest")])
+def test_the_loss_of_a_moved_guest_is_named_as_long_as_the_instance_is_on_that_host(
+    world: World, outcome: Literal["confirm", "revert"], reason: str | None
+) -> None:
+    move = Mover(world, built(world))
+    move.move("b")
+    becomes(world, move.uuid, "moved")
+    start_hosts(world, "b")
+    return_hosts(world, "b")
+    assert shown(world, move.uuid).reason == "b has returned without the guest"
+
+    move.end(outcome)
+
+    assert becomes(world, move.uuid, "active").reason == reason
