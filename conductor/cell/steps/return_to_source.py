@@ -175,7 +175,11 @@ class ReturnToSource(CellPart):
         """
         instance, migration = self._lock(connection, operation)
         if stopped is None:
-            self._cell.records.change(connection, instance.uuid, state=migration.instance_state, migration_uuid=None)
+            # After a revert a reason would be about the host that the instance has left.
+            left: dict[str, None] = {"reason": None} if operation.kind == REVERT else {}
+            self._cell.records.change(
+                connection, instance.uuid, state=migration.instance_state, migration_uuid=None, **left
+            )
         else:
             why = f"it is back on its host, and its guest does not run there: {stopped}"
             self._cell.records.change(connection, instance.uuid, state="error", reason=why, migration_uuid=None)

@@ -316,7 +316,7 @@ def test_the_residue_of_an_evacuation_that_a_deletion_interrupts_is_released_whe
     wait_until(lambda: world.pending("cell") == 0)
 
 
-@pytest.mark.parametrize(("outcome", "reason"), [("confirm", "b has returned without the guest")])
+@pytest.mark.parametrize(("outcome", "reason"), [("confirm", "b has returned without the guest"), ("revert", None)])
 def test_the_loss_of_a_moved_guest_is_named_as_long_as_the_instance_is_on_that_host(
     world: World, outcome: Literal["confirm", "revert"], reason: str | None
 ) -> None:
