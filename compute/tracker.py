@@ -95,24 +95,28 @@ class Tracker:
 
     def _read(self, hosts: Sequence[HostReport]) -> None:
         for batch in in_batches(hosts, _AT_ONCE):
-            self._read_together(tuple(host.compute_node_uuid for host in batch))
+            self._read_together(batch)
 
-    def _read_together(self, nodes: Sequence[str]) -> None:
-        """Read trees by one message, or by several if they do not fit into one answer."""
+    def _read_together(self, hosts: Sequence[HostReport]) -> None:
+        """Read trees by one message, or by several if they do not fit into one answer; skip one that is too large."""
+        nodes = tuple(host.compute_node_uuid for host in hosts)
         try:
-            message = ListProviderTreesInCell(uuids=tuple(nodes))
+            message = ListProviderTreesInCell(uuids=nodes)
             found = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
-        except errors.ReplyTooLarge:
-            if len(nodes) == 1:
-                raise
-            for half in halves(nodes):
+        except errors.ReplyTooLarge as fault:
+            if len(hosts) == 1:
+                LOG.error("The providers of host %s cannot be read: %s", hosts[0].service_host, fault)
+                self._refused_so_far.add(hosts[0].service_host)
+                self._trees.pop(nodes[0], None)
+                return
+            for half in halves(hosts):
                 self._read_together(half)
         else:
             self._trees.update(_by_node(nodes, found))
 
     def _changes(self, hosts: Sequence[HostReport]) -> list[TreeChange]:
         """Return the changes of the hosts whose driver describes another tree than the store has."""
-        found = (self._change_of(host) for host in hosts)
+        found = (self._change_of(host) for host in hosts if host.compute_node_uuid in self._trees)
         return [change for change in found if change is not None]
 
     def _change_of(self, host: HostReport) -> TreeChange | None:

@@ -237,3 +237,30 @@ def test_generations_that_an_older_placement_role_does_not_answer_are_read_once(
     twice = ["list_provider_trees", "report_provider_tree"] * 2
     assert provider_methods(stage) == [*twice, "list_provider_trees"]
     assert stage.cell.received(ReportProviderTree)[1].providers[0].generation == 1
+
+
+def test_a_tree_that_is_too_large_for_any_answer_does_not_keep_the_other_hosts_from_being_reported(
+    new_stage: NewStage,
+) -> None:
+    class Cell(FakeCell):
+        large: str | None = None
+
+        @serves(ListProviderTreesInCell)
+        def list_provider_trees(self, message: ListProviderTreesInCell) -> list[ResourceProvider]:
+            if self.large in message.uuids:
+                raise errors.ReplyTooLarge(method=message.method, size=13 * 2**20, limit=12 * 2**20)
+            return super().list_provider_trees(message)
+
+    cell = Cell()
+    stage = new_stage(cell)
+    stage.start()
+    stage.wait_for_reports()
+    cell.large = cell.providers.named("host-0002").uuid
+    restart_with_more_vcpus(stage)
+
+    wait_until(lambda: all(cell.providers.named(f"host-000{n}").inventories["VCPU"].total == 17 for n in (1, 3)))
+    wait_until(
+        lambda: any(message.alive == ("host-0001", "host-0003") for message in stage.cell.received(ReportHostsInCell))
+    )
+    cell.large = None
+    wait_until(lambda: cell.providers.named("host-0002").inventories["VCPU"].total == 17)
