@@ -184,7 +184,8 @@ class ComputeAgent:
             except errors.MoorageError as fault:
                 # Nothing is destroyed: this error does not mean that the guest is not wanted.
                 LOG.error("The attempt is left as it is: %s", fault)
-                attempt.unanswered = isinstance(fault, errors.Unavailable)
+                # TryAgain is of the driver: the guest cannot be destroyed before its spawn has ended.
+                attempt.unanswered = isinstance(fault, errors.Unavailable | errors.TryAgain)
             except Exception:  # must not end the worker thread
                 LOG.exception("The attempt is left as it is")
             finally:

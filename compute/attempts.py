@@ -37,7 +37,7 @@ class AgentAttempt:
         #: Its report, once its result is known.
         self.report: Report | None = None
         self.building = False
-        #: It was left as it is, because its host did not answer.
+        #: It was left as it is, because its host did not answer, or was still spawning its guest.
         self.unanswered = False
         self.users = 0
 

@@ -90,3 +90,25 @@ def test_a_guest_whose_host_is_alive_again_before_its_cell_has_missed_it_is_repo
     stage.wait_for_reports(3)
     assert len(stage.cell.build_methods()) == 2
     assert len(stage.cell.received(ReturnHosts)) == returns
+
+
+def test_a_spawn_that_cannot_be_cut_short_after_its_host_was_dead_is_reported_when_it_has_ended(
+    new_stage: NewStage,
+) -> None:
+    class StillSpawning(DyingMeanwhile):
+        destroys = 0
+
+        def destroy(self, host: str, instance_uuid: str, attempt_id: str, claim_id: str) -> None:
+            self.destroys += 1
+            if self.destroys < 3:
+                raise errors.RequestInProgress(request_id=attempt_id)
+            super().destroy(host, instance_uuid, attempt_id, claim_id)
+
+    stage = new_stage()
+    stage.start(StillSpawning)
+    wait_until(lambda: stage.cell.received(ReturnHosts) and not stage.cell.returning)
+    build = build_on(HOST)
+
+    stage.build(build)
+
+    is_reported_once(stage, build, runs=False)
