@@ -92,7 +92,8 @@ class Reconciler:
 
     def _release(self, claim: Doubtful) -> None:
         message = DeleteAllocations(
-            request_id=ids.derived(claim.claim_id, "reconciled"),
+            # Not derived from the claim: a heal may have put it back after an earlier release, whose answer is stored.
+            request_id=ids.fresh(),
             consumer_uuid=claim.consumer_uuid,
             claim_id=claim.claim_id,
             unaccepted=True,

@@ -16,7 +16,8 @@ from support.placement_store.move_builders import SMALL
 from moorage import errors, ids, metrics
 from moorage.bus.bus import Bus, serves
 from moorage.config import options
-from moorage.messages import ListReconciled, Ownership, OwnsClaim
+from moorage.messages import HealConsumers, ListReconciled, Ownership, OwnsClaim
+from moorage.model import ProviderAmounts, RecordedHold, SeenConsumer
 from moorage.service.pruning import AT_ONCE
 from moorage.service.stored_requests import Retention
 from placement_store.schema import consumers, reconciled
@@ -278,6 +279,33 @@ def test_a_claim_replaced_while_its_owner_is_asked_is_left_alone(
     reconciler.round()
 
     assert store.held(uuid) == {host: {"VCPU": 1}}
+
+
+def test_a_released_claim_that_a_heal_has_put_back_is_released_again(
+    store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
+) -> None:
+    uuid, claim_id = old_claim(store, host)
+    owner.unwanted = {claim_id}
+    reconciler.round()
+    recorded = RecordedHold(
+        consumer_uuid=uuid,
+        consumer_type="INSTANCE",
+        claim_id=claim_id,
+        root_provider_uuid=host,
+        allocations={host: ProviderAmounts(resources=SMALL)},
+        project_id="project",
+        user_id="user",
+        owner="conductor",
+    )
+    seen = {uuid: SeenConsumer(generation=store.consumer(uuid).generation)}
+    store.dispatcher.call(HealConsumers(request_id=ids.fresh(), seen=seen, holds=(recorded,)))
+    assert store.held(uuid) == {host: SMALL}
+    store.age("consumers", "claimed_at", 100.0)
+
+    reconciler.round()
+
+    assert store.held(uuid) == {}
+    assert found(store) == {claim_id: ("released", "its owner does not want it")}
 
 
 def test_a_claim_that_cannot_be_released_does_not_block_others(
