@@ -135,6 +135,9 @@ def write_each(
     changes: list[ConsumerChange] = []
     growths: dict[Pair, int] = {}
     for uuid, one in sent:
+        if first[uuid] is not one:  # what it names was not read
+            outcomes.append(Alone())
+            continue
         try:
             _compare_generation(connection, uuid, one, found.get(uuid))
             providers.require(one.amounts, keys)
@@ -146,7 +149,7 @@ def write_each(
         # one after another, in any order, if and only if their sum fits. If one grows what another shrinks, the growing
         # one may have to be refused: if it comes first, or if too much is used even after the other. Such a put is
         # written alone.
-        if first[uuid] is not one or any(growths.get(pair, 0) * growth < 0 for pair, growth in change.growths.items()):
+        if any(growths.get(pair, 0) * growth < 0 for pair, growth in change.growths.items()):
             outcomes.append(Alone())
             continue
         growths |= change.growths

@@ -64,6 +64,12 @@ def test_the_second_put_of_the_same_consumer_is_written_alone(store: Store, host
     assert store.held(uuid) == {host: SMALL}
 
 
+def test_the_second_put_of_a_consumer_may_name_a_host_that_no_first_put_names(store: Store, host: str) -> None:
+    uuid, other = ids.fresh(), store.provider(VCPU=2)
+
+    assert together(store, (uuid, http_put({host: SMALL})), (uuid, http_put({other: SMALL}))) == [None, Alone]
+
+
 def test_a_simultaneous_release_makes_no_room_on_an_over_committed_host(store: Store, host: str) -> None:
     leaving, new = ids.fresh(), ids.fresh()
     together(store, (leaving, http_put({host: LARGE})), (ids.fresh(), http_put({host: LARGE})))
