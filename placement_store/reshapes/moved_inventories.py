@@ -94,7 +94,9 @@ def _arrived(extended: ExtendedTree, found: MovedAmounts, pair: InventoryKey, to
     fields = extended.fields.get(pair, InventoryFields())
     present = extended.tree.inventories.get(pair)
     origin = present or extended.tree.inventories[found.origins[pair]]
-    known = msgspec.structs.replace(origin.described, reserved=0 if present is None else present.reserved)
+    # It may lose more than it gains: then not all that is reserved can stay.
+    reserved = 0 if present is None else min(present.reserved, total)
+    known = msgspec.structs.replace(origin.described, reserved=reserved)
     rules = _rules(known, total, arrives=present is None)
     given = {name: value for name, value in msgspec.structs.asdict(fields).items() if value is not None}
     wanted: dict[str, Any] = {**rules, **given, "total": total}

@@ -379,6 +379,20 @@ def test_a_reserved_amount_that_cannot_stay_goes_to_existing_providers(store: St
     assert store.is_sound()
 
 
+def test_a_reserved_amount_goes_on_from_a_provider_that_loses_more_than_it_gets(
+    store: Store, reshaping: Reshaping
+) -> None:
+    node = store.provider("node", VCPU=8)
+    store.provider("gpu0", parent=node, VGPU=Inventory(total=8, reserved=6))
+    for name in ("gpu1", "gpu2"):
+        store.provider(name, parent=node, VGPU=4)
+
+    reshaping.move(("gpu0", {"VGPU": 7}, "gpu1"), ("gpu2", {"VGPU": 1}, "gpu0"))
+
+    shown = [inventory(store, name, "VGPU") for name in ("gpu0", "gpu1", "gpu2")]
+    assert [(one.total, one.reserved) for one in shown] == [(2, 2), (11, 4), (3, 0)]
+
+
 def test_the_reserved_amounts_of_children_go_to_the_root_that_gets_their_inventories(
     store: Store, reshaping: Reshaping
 ) -> None:

@@ -188,7 +188,7 @@ def _arrived(
         given["max_unit"] = min(fields.max_unit, total)
     if present is not None:
         grown = {"max_unit": total} if present.max_unit == present.total else {}
-        return replace(present, **{**grown, **given, "total": total})
+        return replace(present, **{"reserved": min(present.reserved, total), **grown, **given, "total": total})
     was = model.inventory(origin)
     if was is None:
         return None
