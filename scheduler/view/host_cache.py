@@ -360,11 +360,12 @@ class HostCache:
         del self._seqs[provider_id], self._version_of_id[provider_id]
         self._instances.pop(provider_id, None)
         self._provisional.remove(provider_id)
-        # A provider that was deleted and created again has a new id for the same uuid: keep the new id.
+        # A provider that was deleted and created again has a new id for the same uuid: keep the new id and its tree.
         if self._ids.get(provider.uuid) == provider_id:
             del self._ids[provider.uuid]
-            if (row := self._row_of_node.get(provider.uuid)) is not None:
-                self._set_tree(row, None)
+        row = self._row_of_node.get(provider.uuid)
+        if row is not None and (tree := self._trees[row]) is not None and tree.own[0].id == provider_id:
+            self._set_tree(row, None)
 
     def _set_tree(self, row: int, tree: CachedTree | None) -> None:
         before = self._trees[row]

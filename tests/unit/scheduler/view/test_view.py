@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -173,6 +173,18 @@ def test_a_node_whose_provider_was_created_again_shows_the_new_one() -> None:
     assert shown.snapshot().host(0).inventories == {"VCPU": [inventory(4)]}
     shown.update(gone_providers=[1])
     assert shown.snapshot().host(0).inventories == {"VCPU": [inventory(4)]}
+
+
+def test_a_node_whose_provider_was_created_again_below_another_host_has_nothing() -> None:
+    host, other = host_row(1), host_row(2)
+    shown = host_cache([host, other])
+    below = replace(provider(host_row(3, compute_node_uuid=host.compute_node_uuid)), root_id=2, parent_id=2)
+    # A claim that the other host has refused lets its tree be read before the feed.
+    shown.update(providers=[below])
+    shown.update(gone_providers=[1])
+    shown.update(hosts=[host_row(4)], providers=[provider(host_row(4))])
+    assert shown.snapshot().trees[0] is None
+    assert shown.snapshot().host(0).inventories == {}
 
 
 def test_a_host_that_was_registered_again_stays_when_the_feed_removes_the_former_one_late() -> None:
