@@ -170,6 +170,11 @@ class Planner:
         evaluations = Evaluations(self._evaluations.take(self.funnel, request), group=group)
         try:
             return self._choose(task, before, evaluations)
+        except errors.BrokenPlugin:
+            if group is None:
+                raise
+            # It may be broken only for hosts that the group's rule removes; for a single host, no weigher is run.
+            return self._choose(task, before, Evaluations(anew=True))
         finally:
             if evaluations.last is not None:
                 self._evaluations.keep(evaluations.last)

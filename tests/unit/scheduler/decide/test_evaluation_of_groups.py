@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.scheduler.builders import select
+from support.scheduler.builders import host_cache, host_row, select
 from support.scheduler.evaluations import cloud, places, planned_view, plugins, sizes
 
 from filters.server_group_affinity import ServerGroupAffinityFilter
@@ -74,3 +74,16 @@ def test_requests_of_groups_go_where_they_would_if_every_host_were_evaluated_for
             # As in a batch, the next request sees these claims.
             for choice in shared.chosen:
                 view.claim(choice.row, choice.allocation_request)
+
+
+def test_a_weigher_that_is_broken_for_another_host_does_not_fail_a_request_whose_group_is_on_one() -> None:
+    hosts = [host_row(1), host_row(2), host_row(3, metadata={"ram_weight_multiplier": frozenset({"much"})})]
+    group = ServerGroup(uuid=derived("tests", "group"), policy="affinity")
+    context = RequestContext({hosts[1].compute_node_uuid: OccupiedRoot(1, forced_down=False)})
+
+    plan = Planner(of_groups([1.0] * 7), 1, EvaluationPool()).plan(
+        host_cache(hosts).snapshot(), select(server_group=group), RefusedClaims(), context
+    )
+
+    assert isinstance(plan, DestinationPlan)
+    assert [choice.row for choice in plan.chosen] == [1]
