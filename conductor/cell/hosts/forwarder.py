@@ -107,10 +107,13 @@ class HostForwarder:
         :raises MoorageError: the schedulers refuse the heartbeats or the loads.
         """
         alive, clock = self._hosts.forwarded.seen_since(self._reported_until, self._interval)
-        self._forward_descriptions()
-        for names in batches(alive, _ALIVE_BATCH):
-            self._ask_for(self._report(_HEARTBEAT_TRIES, alive=tuple(names), alive_at=clock).unknown)
-        self._reported_until = clock - min(_OVERLAP, self._interval)
+        try:
+            self._forward_descriptions()
+        finally:
+            # Whatever happens to the descriptions: without heartbeats all hosts would look dead.
+            for names in batches(alive, _ALIVE_BATCH):
+                self._ask_for(self._report(_HEARTBEAT_TRIES, alive=tuple(names), alive_at=clock).unknown)
+            self._reported_until = clock - min(_OVERLAP, self._interval)
         # Do this last: a failed report of loads must not make hosts look dead.
         self._forward_loads()
 

@@ -217,6 +217,23 @@ def test_the_heartbeats_come_soon_although_every_description_is_refused() -> Non
     assert len(schedulers.described) <= 100
 
 
+def test_the_heartbeats_come_although_no_scheduler_can_record_a_description() -> None:
+    class Locked(SilentSchedulers):
+        def call(self, message: ReportHosts, timeout: float) -> HostsRegistered:
+            if message.hosts:
+                raise errors.StoreUnavailable(schema="main", reason="a row is locked")
+            return super().call(message, timeout)
+
+    schedulers, hosts = Locked(), Hosts()
+    hosts.described = [described("host-1")]
+
+    with pytest.raises(errors.StoreUnavailable):
+        forwarder(schedulers, hosts).forward()
+
+    assert schedulers.taken == ["alive"]
+    assert hosts.described
+
+
 def test_hundreds_of_refused_descriptions_do_not_keep_out_those_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwarding, "_REFUSED_FOR", 0.0)  # each is due again in the next round
     schedulers, hosts = SilentSchedulers(), Hosts()
