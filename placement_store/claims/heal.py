@@ -46,7 +46,8 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
 
     :raises ConsumerGenerationConflict: a consumer has another generation or claim than the caller has seen.
     :raises ConsumerDeleted: a recorded consumer has been deleted for good, or its guest is known to be gone.
-    :raises InvalidRequest: a recorded consumer was not seen, or is to be deleted as well.
+    :raises InvalidRequest: a recorded consumer was not seen, or is to be deleted as well; or the store knows a server
+        group with another rule.
     :raises ProviderNotFound: a host's own provider does not exist, and the hold has amounts.
     :raises InvalidState: a pool does not exist, and the consumer does not have its amounts elsewhere.
     :raises CapacityExceeded: the missing amounts do not fit.
@@ -56,7 +57,7 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     holds = {hold.consumer_uuid: hold for hold in message.holds}
     _require_consistent(message, holds)
     # Before anything is locked, and in one order.
-    bound = groups.bind(connection, (hold.group for hold in message.holds))
+    bound = groups.bind(connection, (hold.group for hold in message.holds), path="$.holds")
     found = consumers.holdings(connection, message.seen)
     for uuid, seen in message.seen.items():
         _require_as_seen(uuid, seen, found.get(uuid))

@@ -41,7 +41,10 @@ MEMBER = func.coalesce(consumers.c.migration_of, consumers.c.uuid)
 
 
 def bind(
-    connection: Connection | Script, groups: Iterable[ServerGroup | None], known: Mapping[str, GroupRow] | None = None
+    connection: Connection | Script,
+    groups: Iterable[ServerGroup | None],
+    known: Mapping[str, GroupRow] | None = None,
+    path: str = "$.request_spec.server_group",
 ) -> dict[str, GroupRow]:
     """Return the groups that claims name, by uuid, and create those that do not exist; null is skipped.
 
@@ -50,6 +53,7 @@ def bind(
 
     :param known: the groups that probably exist, from an earlier read; if null, they are read. One that was deleted
         meanwhile is noticed when it is locked: an id is never used again.
+    :param path: the path of the groups in the message, for the error.
     :raises InvalidRequest: the store has one of them with another policy or maximum; neither ever changes.
     """
     named = {group.uuid: group for group in groups if group is not None}
@@ -59,8 +63,8 @@ def bind(
         row = found[uuid] = found.get(uuid) or _create_or_find(_of(connection), group)
         if (row.policy, row.max_per_root) != (group.policy, group.max_server_per_host):
             raise errors.InvalidRequest(
-                path="$.request_spec.server_group",
-                reason=f"the group is known with policy {row.policy} and at most {row.max_per_root} on a host",
+                path=path,
+                reason=f"group {uuid} is known with policy {row.policy} and at most {row.max_per_root} on a host",
             )
     return found
 

@@ -423,6 +423,16 @@ def test_newer_unit_rules_do_not_refuse_older_claims(store: Store, heal: Heal, m
     assert moving.amounts == {source: SMALL}
 
 
+def test_a_heal_is_refused_by_the_name_of_a_group_that_the_store_knows_with_another_rule(
+    store: Store, heal: Heal, moving: Moving
+) -> None:
+    group = ServerGroup(uuid=ids.fresh(), policy="anti-affinity")
+    heal(source_hold(moving, group=group))
+    with pytest.raises(errors.InvalidRequest, match=f"group {group.uuid} is known with policy anti-affinity") as caught:
+        heal(source_hold(moving, group=ServerGroup(uuid=group.uuid, policy="affinity")))
+    assert caught.value.path == "$.holds"
+
+
 def test_a_rebuilt_member_counts_for_the_rule_of_its_group(
     store: Store, heal: Heal, moving: Moving, source: str
 ) -> None:
