@@ -23,6 +23,9 @@ from placement_store.schema import consumer_groups, consumers, hosts, resource_p
 
 LOG = logging.getLogger(__name__)
 
+#: The number of groups that one search for outdated ones examines: a million take as long as a statement may take.
+_EXAMINED = 10_000
+
 
 class GroupRow(NamedTuple):
     """Hold the columns of a group that never change."""
@@ -169,18 +172,26 @@ def delete(connection: Connection, message: DeleteServerGroup) -> None:
     connection.execute(consumer_groups.delete().where(consumer_groups.c.id == group_id))
 
 
-def outdated(connection: Connection, older_than: float, at_once: int) -> list[str]:
+def outdated(connection: Connection, older_than: float, after: str = "") -> tuple[list[str], str]:
     """Return the uuids of groups without members that claims created more than this many seconds ago.
 
     A client that still uses such a group names it with its rule in each request: the next claim creates it again.
+
+    :param after: where an earlier call ended, since a call examines only a part of the groups.
+    :return: the uuids, and where this call has ended; empty after the last group.
     """
-    # SELECT uuid FROM consumer_groups g WHERE name IS NULL AND created_at < ...
-    #  AND NOT EXISTS (SELECT * FROM consumers c WHERE c.consumer_group_id = g.id) ORDER BY uuid LIMIT :n
-    has_members = exists().where(consumers.c.consumer_group_id == consumer_groups.c.id)
-    query = select(consumer_groups.c.uuid).where(
-        consumer_groups.c.name.is_(None), consumer_groups.c.created_at < now() - older_than, ~has_members
-    )
-    return list(connection.scalars(query.order_by(consumer_groups.c.uuid).limit(at_once)))
+    table = consumer_groups.c
+    these = [table.uuid > after]
+    # SELECT uuid FROM consumer_groups WHERE uuid > :after ORDER BY uuid LIMIT 1 OFFSET :n
+    last = select(table.uuid).where(*these).order_by(table.uuid).limit(1).offset(_EXAMINED - 1)
+    end: str = connection.scalar(last) or ""
+    if end:
+        these.append(table.uuid <= end)
+    # SELECT uuid FROM consumer_groups g WHERE uuid > :after AND uuid <= :end AND name IS NULL AND created_at < ...
+    #  AND NOT EXISTS (SELECT * FROM consumers c WHERE c.consumer_group_id = g.id)
+    has_members = exists().where(consumers.c.consumer_group_id == table.id)
+    query = select(table.uuid).where(*these, table.name.is_(None), table.created_at < now() - older_than, ~has_members)
+    return sorted(connection.scalars(query)), end
 
 
 def delete_without_members(connection: Connection, uuids: Sequence[str]) -> int:

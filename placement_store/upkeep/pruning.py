@@ -10,6 +10,7 @@ from moorage.db.database import Database
 from moorage.messages import AcknowledgeRequests, Done
 from moorage.service.pruning import in_parts
 from moorage.service.stored_requests import Retention, StoredRequests
+from placement_store.db import bulk
 from placement_store.db.store import Store, handles
 from placement_store.schema import consumers, requests, tombstones
 from placement_store.server_groups import rows as server_groups
@@ -32,12 +33,17 @@ def _acknowledge(store: Store, message: AcknowledgeRequests) -> Done:
 
 
 class Pruning:
-    """Delete rows that have reached their retention age; several processes may do so concurrently."""
+    """Delete rows that have reached their retention age; several processes may do so concurrently.
+
+    A round examines a part of the server groups, and the next one continues after it.
+    """
 
     def __init__(self, database: Database, retention: Retention) -> None:
         self._database = database
         self._requests = StoredRequests(database, requests)
         self._retention = retention
+        #: Where the last round ended in the order of their uuids; empty for the beginning.
+        self._examined_groups = ""
 
     def round(self) -> None:
         """Delete all rows that have reached their age.
@@ -47,7 +53,7 @@ class Pruning:
         keep = self._retention
         answers = self._requests.prune(acknowledged=keep.acknowledged, unacknowledged=keep.unacknowledged)
         buried = in_parts(lambda: self._database.write(self._unbury), _AT_ONCE)
-        groups = in_parts(self._forget_groups, _AT_ONCE)
+        groups = self._forget_groups()
         self._database.write(lambda connection: services.prune(connection, _SILENT_SERVICES_KEPT))
         reconciler_log.prune(self._database, keep.unacknowledged)
         if answers or buried or groups:
@@ -55,11 +61,13 @@ class Pruning:
 
     def _forget_groups(self) -> int:
         # Kept as long as tombstones: no message that still arrives is older.
-        kept = self._retention.tombstones
-        uuids = self._database.read(lambda connection: server_groups.outdated(connection, kept, _AT_ONCE))
-        # In a separate transaction, which sees the members as they are once it holds the locks. If some have just got
-        # members, the next round finds the rest.
-        return self._database.write(partial(server_groups.delete_without_members, uuids=uuids)) if uuids else 0
+        kept, after = self._retention.tombstones, self._examined_groups
+        old, self._examined_groups = self._database.read(lambda found: server_groups.outdated(found, kept, after))
+        # In separate transactions, which see the members as they are once they hold the locks.
+        return sum(
+            self._database.write(partial(server_groups.delete_without_members, uuids=part))
+            for part in bulk.chunks(old, _AT_ONCE)
+        )
 
     def _unbury(self, connection: Connection) -> int:
         # By key, read without a lock: a delete by time would lock the index that new tombstones are inserted in.

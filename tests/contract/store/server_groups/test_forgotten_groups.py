@@ -67,6 +67,36 @@ def test_a_group_created_by_name_is_kept_without_members(store: Store, groups: G
     assert is_known(groups, group)
 
 
+def test_each_round_examines_a_part_of_the_groups_and_the_next_one_continues(
+    store: Store, groups: Groups, pruning: Pruning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement_store.server_groups.rows._EXAMINED", 2)
+    monkeypatch.setattr("placement_store.upkeep.pruning._AT_ONCE", 1)
+    host = groups.host()
+    # In the order of their uuids, the third and the last one have a member.
+    ordered = sorted((groups.group() for _ in range(6)), key=lambda group: group.uuid)
+    for group in ordered:
+        member = groups.claim(group, host)
+        if group not in (ordered[2], ordered[5]):
+            groups.delete(member)
+    store.age("consumer_groups", "created_at", 2 * KEPT)
+
+    def known() -> list[int]:
+        return [number for number, group in enumerate(ordered) if is_known(groups, group)]
+
+    pruning.round()
+    assert known() == [2, 3, 4, 5]
+    pruning.round()
+    assert known() == [2, 4, 5]
+    pruning.round()
+    assert known() == [2, 5]
+    # After the end they are examined from the first one again.
+    groups.delete(groups.members[next(iter(groups.shown(ordered[2]).members))])
+    for _ in range(3):
+        pruning.round()
+    assert known() == [5]
+
+
 def test_a_claim_creates_a_deleted_group_again_with_its_rule(store: Store, groups: Groups, pruning: Pruning) -> None:
     group, host = groups.group(), groups.host()
     groups.delete(groups.claim(group, host))
