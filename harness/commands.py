@@ -5,8 +5,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from cliff.lister import Lister
 
@@ -17,7 +16,7 @@ from moorage import ids
 from moorage.bus.bus import Client
 from moorage.cli import lists
 from moorage.cli.arguments import argument
-from moorage.cli.command import shown
+from moorage.cli.command import Table, shown
 from moorage.cli.progress import bars
 from moorage.messages import BuildInstances, ListInstances, ShowInstance
 from moorage.model import Flavor, Instance, RequestSpec
@@ -59,7 +58,7 @@ class Demo(OnServers, Lister):
         argument("--seed", type=int, default=0, help="Random seed (default: %(default)s)"),
     )
 
-    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
+    def take_action(self, arguments: argparse.Namespace) -> Table:
         """Build, audit, and return a row for each instance."""
         with self.servers(arguments) as servers:
             plan = CloudSpec(

@@ -1,7 +1,6 @@
 """The operator's commands to build, list, show and delete instances."""
 
 import argparse
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, get_args
 
@@ -13,7 +12,7 @@ from conductor.commands.timeline import NOTHING, attached, explained, holdings, 
 from moorage import errors, ids
 from moorage.cli import lists, request_arguments
 from moorage.cli.arguments import argument
-from moorage.cli.command import Configured, ListCommand, shown
+from moorage.cli.command import Configured, ListCommand, Record, Table, shown
 from moorage.cli.lists import instance_uuid
 from moorage.messages import (
     MAX_INSTANCES,
@@ -50,7 +49,7 @@ class InstanceBuildCommand(OrderCommand):
         ),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Send the order, and wait if `--wait` is given."""
         count = parsed_args.count
         if not 1 <= count <= MAX_INSTANCES:
@@ -87,7 +86,7 @@ class InstanceList(ListCommand):
         argument("--deleted", action="store_true", help="List deleted instances, too"),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Query the super conductor."""
         conductor = self.client("conductor")
         after, most = self.part(parsed_args, lambda uuid: conductor.call(ShowInstance(instance_uuid=uuid)).number)
@@ -107,7 +106,7 @@ class InstanceShow(Configured, ShowOne):
 
     arguments = (argument("uuid", metavar="INSTANCE", help="Instance (name or uuid)"),)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Query the super conductor."""
         conductor = self.client("conductor")
         instance = conductor.call(ShowInstance(instance_uuid=instance_uuid(conductor, parsed_args.uuid)))
@@ -169,7 +168,7 @@ class InstanceDelete(OrderCommand):
         lambda parser: add_wait(parser, "deleted; the exit status is 1 if any is not"),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Send the order, and wait if `--wait` is given."""
         uuids = self.instance_uuids(parsed_args.uuid)
         self.order_each(uuids, lambda uuid: self.order(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid)))

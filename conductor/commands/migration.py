@@ -1,7 +1,6 @@
 """The operator's commands to list and show migrations."""
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 from cliff.show import ShowOne
@@ -10,7 +9,7 @@ from conductor.commands.timeline import explained, timeline
 from moorage import errors
 from moorage.cli import lists
 from moorage.cli.arguments import argument, canonical_uuid
-from moorage.cli.command import Configured, ListCommand, shown
+from moorage.cli.command import Configured, ListCommand, Record, Table, shown
 from moorage.cli.lists import instance_uuid
 from moorage.messages import ListClaims, ListMigrations, ShowMigration
 from moorage.model import Migration
@@ -26,7 +25,7 @@ class MigrationList(ListCommand):
         argument("--all", action="store_true", help="List migrations that are over, too"),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Query the super conductor."""
         named = parsed_args.instance
         wanted = None if named is None else instance_uuid(self.client("conductor"), named)
@@ -42,7 +41,7 @@ class MigrationShow(Configured, ShowOne):
 
     arguments = (argument("uuid", type=canonical_uuid, help="Migration (uuid)"),)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Query the super conductor."""
         migration = self.client("conductor").call(ShowMigration(uuid=parsed_args.uuid))
         fields: dict[str, Any] = {

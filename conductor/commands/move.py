@@ -11,6 +11,7 @@ from conductor.commands.order import INSTANCE_COLUMNS, REQUEST_ID, OrderCommand,
 from moorage import errors, ids
 from moorage.cli import request_arguments
 from moorage.cli.arguments import Argument, argument
+from moorage.cli.command import Table
 from moorage.messages import (
     AbortMigration,
     ConfirmMigration,
@@ -29,8 +30,6 @@ from moorage.messages import (
 from moorage.messages.basis import OrderAfter
 from moorage.messages.conductor import EndOfMigration
 from moorage.model import Flavor, Image, Migration
-
-Rows = tuple[Sequence[str], list[tuple[Any, ...]]]
 
 #: The states of a migration in which nothing is in progress.
 _SETTLED = ("moved", "confirmed", "reverted", "failed", "ended")
@@ -56,7 +55,7 @@ class _ServerOrder(OrderCommand):
         add_wait(parser, f"{self.comes_to}; the exit status is 1 if any is not")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Send the orders, and wait if `--wait` is given."""
         request_id = self.named(parsed_args)
         # Resolve all names first: an unknown or ambiguous name is refused before anything is ordered.
@@ -72,7 +71,7 @@ class _ServerOrder(OrderCommand):
         """Return the further content of the order for one server."""
         return {}
 
-    def result(self, given: argparse.Namespace, uuids: Sequence[str], _answers: Sequence[Any]) -> Rows:
+    def result(self, given: argparse.Namespace, uuids: Sequence[str], _answers: Sequence[Any]) -> Table:
         """Wait if `--wait` is given, and return what is shown."""
         return INSTANCE_COLUMNS, self.wait(given, uuids, self.comes_to, "waiting", self.ends)
 
@@ -95,7 +94,7 @@ class _MoveOrder(_ServerOrder):
         """Return the further content of the order for one server."""
         return {"host": given.host, "drop_extras": given.drop_extras}
 
-    def result(self, given: argparse.Namespace, _uuids: Sequence[str], answers: Sequence[Ordered]) -> Rows:
+    def result(self, given: argparse.Namespace, _uuids: Sequence[str], answers: Sequence[Ordered]) -> Table:
         """Wait if `--wait` is given, and return the migrations."""
         migrations = [answer.migration_uuid for answer in answers]
 

@@ -1,14 +1,13 @@
 """The operator's commands to list and show operations."""
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 from cliff.show import ShowOne
 
 from moorage.cli import lists
 from moorage.cli.arguments import argument, canonical_uuid
-from moorage.cli.command import Configured, ListCommand, ShownAge, shown
+from moorage.cli.command import Configured, ListCommand, Record, ShownAge, Table, shown
 from moorage.cli.lists import instance_uuid
 from moorage.messages import ListOperations, ShowOperation
 from moorage.model.inspection import OperationSummary
@@ -28,7 +27,7 @@ class OperationList(ListCommand):
         argument("--instance", metavar="INSTANCE", help="List only operations on this instance (name or uuid)"),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Query the super conductor."""
         named = parsed_args.instance
         wanted = None if named is None else instance_uuid(self.client("conductor"), named)
@@ -42,7 +41,7 @@ class OperationShow(Configured, ShowOne):
 
     arguments = (argument("uuid", type=canonical_uuid, help="Operation (uuid)"),)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Query the super conductor."""
         state = self.client("conductor").call(ShowOperation(uuid=parsed_args.uuid))
         names = OperationSummary.__struct_fields__

@@ -8,7 +8,7 @@ from conductor.commands.order import REQUEST_ID, WAIT_TIMEOUT, OrderCommand
 from moorage import ids
 from moorage.cli import group_options
 from moorage.cli.arguments import Argument, argument
-from moorage.cli.command import shown
+from moorage.cli.command import Table, shown
 from moorage.messages import AttachResource, DetachResource, OperationBegun, ShowOperation
 from moorage.messages.wire import Mutation
 from moorage.model.inspection import OperationSummary
@@ -29,7 +29,7 @@ class _ResourceOrder(OrderCommand):
         WAIT_TIMEOUT,
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Send the order, and wait unless `--no-wait` is given."""
         conductor = self.client("conductor")
         [uuid] = self.instance_uuids([parsed_args.instance])

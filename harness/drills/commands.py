@@ -3,8 +3,6 @@
 import argparse
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
 
 from cliff.lister import Lister
 from cliff.show import ShowOne
@@ -13,13 +11,13 @@ from harness.arguments import OnServers, count
 from harness.drills.catalog import DRILLS
 from harness.drills.report import Arguments
 from moorage.cli.arguments import argument, positive
-from moorage.cli.command import Configured, ShownLines, shown
+from moorage.cli.command import Configured, Record, ShownLines, Table, shown
 
 
 class DrillList(Configured, Lister):
     """List the drills."""
 
-    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[tuple[str, str, str]]]:  # noqa: ARG002
+    def take_action(self, _arguments: argparse.Namespace) -> Table:
         """Return a row for each drill."""
         return ("drill", "needs", "what happens"), [(name, one.needs, one.does) for name, one in DRILLS.items()]
 
@@ -40,7 +38,7 @@ class DrillRun(OnServers, ShowOne):
         argument("--former", metavar="PYTHON", help="For upgrade: interpreter of an environment with another release"),
     )
 
-    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, arguments: argparse.Namespace) -> Record:
         """Run the drill, and return its figures.
 
         :raises ConfigurationError: the drill needs servers or another release, and is given none.
@@ -63,8 +61,8 @@ class DrillRun(OnServers, ShowOne):
         figures = {"drill": arguments.drill, "seed": seed, **report.figures}
         # They have been said: a table has their number.
         findings = ShownLines(list(report.findings), [str(len(report.findings))])
-        columns, values = [*figures, "findings"], [*shown(figures.values()), findings]
-        if report.series:
-            lines = [f"{name}: {', '.join(f'{one:g}' for one in each)}" for name, each in report.series.items()]
-            columns, values = [*columns, "series"], [*values, ShownLines(dict(report.series), lines)]
-        return columns, values
+        columns, values = (*figures, "findings"), (*shown(figures.values()), findings)
+        if not report.series:
+            return columns, values
+        lines = [f"{name}: {', '.join(f'{one:g}' for one in each)}" for name, each in report.series.items()]
+        return (*columns, "series"), (*values, ShownLines(dict(report.series), lines))

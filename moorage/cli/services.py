@@ -4,13 +4,13 @@ The heartbeats of an agent's hosts reach the schedulers through its cell, whatev
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from moorage import errors
 from moorage.cli import lists
-from moorage.cli.command import ListCommand, ShownAge, shown
+from moorage.cli.command import ListCommand, ShownAge, Table, shown
 from moorage.messages import ListCells, ListHosts, ListServices
 from moorage.model import HostState
 from moorage.model.inspection import ServiceState
@@ -90,7 +90,7 @@ class ServiceList(ListCommand):
     heartbeats: their state comes from the reports of their hosts.
     """
 
-    def take_action(self, _parsed_args: Any) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    def take_action(self, _parsed_args: Any) -> Table:
         """Query the placement role, and a scheduler for the agents."""
         silent_after = self.calling.service.silent_after
         placement = self.client("placement")
@@ -102,7 +102,7 @@ class ServiceList(ListCommand):
             lines += agents(hosts, cells, silent_after)
         except errors.Unavailable as fault:
             LOG.warning("Agents are not listed: %s", fault)
-        return [field.name for field in fields(ServiceLine)], [_row(line) for line in lines]
+        return tuple(field.name for field in fields(ServiceLine)), [_row(line) for line in lines]
 
 
 def _row(line: ServiceLine) -> tuple[Any, ...]:

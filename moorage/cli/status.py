@@ -15,7 +15,7 @@ from moorage.addresses import mask_url
 from moorage.cli import lists, services
 from moorage.cli.arguments import argument, positive
 from moorage.cli.clients import CheckedClient, Clients
-from moorage.cli.command import ListCommand, shown
+from moorage.cli.command import ListCommand, Table, shown
 from moorage.config.options import main_database, required
 from moorage.db.database import Database
 from moorage.db.schemas import Schema, known_schemas
@@ -227,7 +227,7 @@ class StatusShow(ListCommand):
         ),
     )
 
-    def take_action(self, parsed_args: Any) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: Any) -> Table:
         """Check all parts."""
         # Check this once, and not for every part.
         required(self.conf, "DEFAULT", "transport_url")
@@ -235,4 +235,4 @@ class StatusShow(ListCommand):
         with closing(Clients(self.conf, parsed_args.timeout)) as clients:
             lines = Status(self.conf, clients).lines()
         self.failed = any(line.state != "ok" for line in lines)
-        return [field.name for field in fields(Line)], [shown(astuple(line)) for line in lines]
+        return tuple(field.name for field in fields(Line)), [shown(astuple(line)) for line in lines]

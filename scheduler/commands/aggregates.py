@@ -11,7 +11,7 @@ from cliff.show import ShowOne
 from moorage import errors, ids
 from moorage.cli import lists
 from moorage.cli.arguments import Argument, argument, canonical_uuid, keyed
-from moorage.cli.command import ShownLines, shown
+from moorage.cli.command import Record, ShownLines, Table, shown
 from moorage.messages import (
     AddAggregateHost,
     CreateHostAggregate,
@@ -26,8 +26,6 @@ from moorage.model import ZONE_KEY, HostAggregate, Text
 from placement_store.commands import argument_types
 from scheduler.commands.hosts import WithCells
 
-Shown = tuple[tuple[str, ...], tuple[Any, ...]]
-
 _COLUMNS = ("uuid", "name", "zone", "metadata", "hosts")
 
 
@@ -41,7 +39,7 @@ def _add_metadata(parser: argparse.ArgumentParser) -> None:
 
 
 class _AggregateCommand(WithCells):
-    def shown(self, aggregate: HostAggregate) -> Shown:
+    def shown(self, aggregate: HostAggregate) -> Record:
         """Return the columns and the values of an aggregate, its hosts with the names of their cells."""
         names = self.cell_names() if aggregate.hosts else {}
         pairs = sorted((host.service_host, names.get(host.cell_uuid, host.cell_uuid)) for host in aggregate.hosts)
@@ -49,7 +47,7 @@ class _AggregateCommand(WithCells):
         lines = [f"{host['host']} in {host['cell']}" for host in hosts]
         return _COLUMNS, (*_values(aggregate), ShownLines(hosts, lines))
 
-    def shown_now(self, reference: str) -> Shown:
+    def shown_now(self, reference: str) -> Record:
         """Read an aggregate by its name or uuid, and return its columns and values.
 
         :raises HostAggregateNotFound: the aggregate does not exist.
@@ -75,7 +73,7 @@ class _AggregateHostCommand(_NamedAggregateCommand, ShowOne):
         argument("--cell", metavar="NAME", help="Cell of the host, if several cells have a host of this name"),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Change the aggregate and show it; the errors are those of the message."""
         message = self.change(
             request_id=ids.fresh(),
@@ -104,7 +102,7 @@ class AggregateCreate(_AggregateCommand, ShowOne):
         _add_metadata,
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Create the aggregate and show it."""
         message = CreateHostAggregate(
             request_id=ids.fresh(), name=parsed_args.name, uuid=parsed_args.uuid, metadata=_metadata(parsed_args)
@@ -124,7 +122,7 @@ class AggregateSet(_NamedAggregateCommand, ShowOne):
         _add_metadata,
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Change the aggregate and show it."""
         message = SetHostAggregate(
             request_id=ids.fresh(),
@@ -164,7 +162,7 @@ class AggregateList(_AggregateCommand, Lister):
         ),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return a row for each aggregate."""
         aggregates = lists.host_aggregates(self.client("scheduler"), ListHostAggregates(service_host=parsed_args.host))
         return _COLUMNS, [(*_values(aggregate), len(aggregate.hosts)) for aggregate in aggregates]
@@ -173,7 +171,7 @@ class AggregateList(_AggregateCommand, Lister):
 class AggregateShow(_NamedAggregateCommand, ShowOne):
     """Show a host aggregate with its metadata and its hosts."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the aggregate."""
         return self.shown_now(parsed_args.aggregate)
 
@@ -193,7 +191,7 @@ class AggregateDelete(_NamedAggregateCommand, ShowOne):
         argument("--dry-run", action="store_true", help="Only show what would be deleted"),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Delete the aggregate and show its last state."""
         message = DeleteHostAggregate(
             request_id=ids.fresh(),
@@ -213,7 +211,7 @@ class AggregateSync(_AggregateCommand, Lister):
 
     arguments = (argument("--dry-run", action="store_true", help="Only list the missing nodes"),)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return a row for each node."""
         message = SyncHostAggregates(request_id=ids.fresh(), dry_run=parsed_args.dry_run)
         found = self.client("scheduler").call(message)

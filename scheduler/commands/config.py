@@ -10,7 +10,7 @@ import msgspec
 from cliff.lister import Lister
 
 from moorage.cli.arguments import argument, positive
-from moorage.cli.command import Configured, ShownLines, ShownValue
+from moorage.cli.command import Configured, ShownLines, ShownValue, Table
 from moorage.messages import ShowPolicy
 from moorage.model.inspection import PluginUse, PolicyState
 from scheduler.commands import running
@@ -48,7 +48,7 @@ class SchedulerConfigShow(Configured, Lister):
         ),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Ask all schedulers, in parallel, and return a row for each one that answers."""
         answers = running.ask(self.calling, self.clients(parsed_args.timeout), ShowPolicy(), parsed_args.scheduler)
         policies = {name: answer for name, answer in answers.items() if isinstance(answer, PolicyState)}

@@ -12,7 +12,7 @@ from cliff.show import ShowOne
 from moorage import errors
 from moorage.cli import group_options, lists, request_arguments
 from moorage.cli.arguments import argument, one_of, positive
-from moorage.cli.command import Configured, ShownValue
+from moorage.cli.command import Configured, Record, ShownValue
 from moorage.cli.lists import instance_uuid
 from moorage.messages import (
     MAX_INSTANCES,
@@ -113,7 +113,7 @@ class Explain(Configured, ShowOne):
             raise errors.InvalidRequest(path="--column", reason=str(fault).rstrip(".")) from fault
         return status
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Read a stored explanation or ask for a new one, and return its fields."""
         about: dict[str, Any] = {}
         _check(parsed_args)

@@ -11,7 +11,7 @@ from cliff.show import ShowOne
 from moorage import errors, ids
 from moorage.cli import lists
 from moorage.cli.arguments import Argument, argument, one_of, positive
-from moorage.cli.command import Configured, ListCommand, ShownAge, ShownUse, ShownValue
+from moorage.cli.command import Configured, ListCommand, Record, ShownAge, ShownUse, ShownValue, Table
 from moorage.messages import DeleteHost, ListCells, ListHosts, ListResourceProviders, SetHost
 from moorage.model import HostState, ResourceProvider
 from scheduler.commands import running
@@ -70,7 +70,7 @@ class HostList(WithCells, ListCommand):
 
     arguments = (argument("--cell", metavar="NAME", help="List only the hosts of this cell"),)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return a row for each host."""
         names = self.cell_names()
         hosts = lists.hosts(self.client("scheduler"), ListHosts(cell_uuid=self.cell_uuid(parsed_args.cell)))
@@ -153,7 +153,7 @@ class HostSet(_HostCommand):
         ),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], tuple[Any, ...]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Change the host and return its row."""
         disabled, reason = parsed_args.disabled, parsed_args.reason
         if parsed_args.maintenance is not None:
@@ -195,7 +195,7 @@ class HostDelete(_HostCommand):
 
     arguments = (argument("--dry-run", action="store_true", help="Only check whether the host can be deleted"),)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], tuple[Any, ...]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Delete the host."""
         message = DeleteHost(
             request_id=ids.fresh(),

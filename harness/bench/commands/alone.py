@@ -1,7 +1,6 @@
 """The benchmarks that run in this process only."""
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -13,7 +12,7 @@ from harness.bench import candidates, decide, explain, packing
 from harness.bench.commands.basis import SHAPE, progress, shape_of
 from harness.bench.store import host_settings
 from moorage.cli.arguments import argument
-from moorage.cli.command import Configured, shown
+from moorage.cli.command import Configured, Record, Table, shown
 
 
 class BenchDecide(Configured, ShowOne):
@@ -31,7 +30,7 @@ class BenchDecide(Configured, ShowOne):
         argument("--pool", action="store_true", help="Give all hosts their disk from one shared pool"),
     )
 
-    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, arguments: argparse.Namespace) -> Record:
         """Measure, and return the figures."""
         request, occupancy = shape_of(arguments), arguments.occupancy
         settings = host_settings(
@@ -39,7 +38,7 @@ class BenchDecide(Configured, ShowOne):
         )
         with progress("storing hosts") as say:
             figures = asdict(decide.measure(arguments.hosts, settings, occupancy, request, arguments.repeat, say))
-        return list(figures), shown(figures.values())
+        return tuple(figures), shown(figures.values())
 
 
 class BenchCandidates(Configured, Lister):
@@ -55,9 +54,9 @@ class BenchCandidates(Configured, Lister):
         count_option("--candidates", 100, "Candidates to take per run"),
     )
 
-    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
+    def take_action(self, arguments: argparse.Namespace) -> Table:
         """Measure, and return a row a shape."""
-        columns = [field.name for field in fields(candidates.CandidatesResult)]
+        columns = tuple(field.name for field in fields(candidates.CandidatesResult))
         measured = candidates.measure(arguments.repeat, arguments.candidates)
         return columns, [shown(asdict(figures).values()) for figures in measured]
 
@@ -70,10 +69,10 @@ class BenchExplain(Configured, Lister):
 
     arguments = (count_option("--hosts", 10_000, "Number of hosts"), count_option("--repeat", 200, "Runs per row"))
 
-    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
+    def take_action(self, arguments: argparse.Namespace) -> Table:
         """Measure, and return a row for each kind of request."""
         measured = explain.measure(arguments.hosts, arguments.repeat)
-        columns = [field.name for field in fields(explain.ExplainResult)]
+        columns = tuple(field.name for field in fields(explain.ExplainResult))
         return columns, [shown(asdict(figures).values()) for figures in measured]
 
 
@@ -97,11 +96,11 @@ class BenchPacking(Configured, Lister):
         ),
     )
 
-    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
+    def take_action(self, arguments: argparse.Namespace) -> Table:
         """Simulate, and return a row for each mix, load and formula."""
         loads = [percent / 100 for percent in arguments.load or (50.0, 75.0, 95.0)]
         measured = packing.measure(arguments.hosts, arguments.arrivals, loads, arguments.seeds)
-        columns = ["mix", "load_percent", "formula", *(field.name for field in fields(packing.PackingRun))]
+        columns = ("mix", "load_percent", "formula", *(field.name for field in fields(packing.PackingRun)))
         rows = [asdict(figures) for figures in measured]
         return columns, [shown(_rounded(row[name]) for name in columns) for row in rows]
 

@@ -26,7 +26,7 @@ from harness.cloud import CloudSpec, Settings
 from harness.termination import unwound_by_signals
 from moorage import errors
 from moorage.cli.arguments import argument, one_of, positive
-from moorage.cli.command import Configured, shown
+from moorage.cli.command import Configured, Record, shown
 from moorage.messages.wire import encode
 
 #: The number of builds that an agent works on at a time by default.
@@ -96,7 +96,7 @@ class BenchSelect(_OverRpc):
 
     arguments = SHAPE
 
-    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, arguments: argparse.Namespace) -> Record:
         """Measure, and return the figures."""
         request = shape_of(arguments)
         measured, shared = self.measured(
@@ -124,7 +124,7 @@ class BenchSelect(_OverRpc):
             "claims_per_s": round(measured.items_per_s, 1),
             **shared,
         }
-        return list(figures), shown(figures.values())
+        return tuple(figures), shown(figures.values())
 
 
 class BenchBuild(_OverRpc):
@@ -143,7 +143,7 @@ class BenchBuild(_OverRpc):
         ),
     )
 
-    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, arguments: argparse.Namespace) -> Record:
         """Measure, and return the figures."""
         in_flight = arguments.clients * arguments.per_order
         measured, shared = self.measured(
@@ -165,7 +165,7 @@ class BenchBuild(_OverRpc):
             "builds_per_s": round(measured.items_per_s, 1),
             **shared,
         }
-        return list(figures), shown(figures.values())
+        return tuple(figures), shown(figures.values())
 
 
 class BenchIdle(OnServers, ShowOne):
@@ -184,7 +184,7 @@ class BenchIdle(OnServers, ShowOne):
         argument("--seconds", type=positive, default=60.0, help="Seconds to measure (default: %(default)s)"),
     )
 
-    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, arguments: argparse.Namespace) -> Record:
         """Measure, and return the figures."""
         spec = CloudSpec(
             hosts=arguments.hosts,
@@ -199,7 +199,7 @@ class BenchIdle(OnServers, ShowOne):
         ):
             say(f"measuring for {arguments.seconds:g} s")
             figures = asdict(idle.measure(cloud, arguments.hosts, arguments.settle, arguments.seconds))
-        return list(figures), shown(figures.values())
+        return tuple(figures), shown(figures.values())
 
 
 class BenchEcho(Configured, ShowOne):
@@ -218,7 +218,7 @@ class BenchEcho(Configured, ShowOne):
         ALTERNATES,
     )
 
-    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, arguments: argparse.Namespace) -> Record:
         """Measure, and return the figures."""
         processes = min(arguments.processes, arguments.clients)
         load = Load(clients=arguments.clients, processes=processes, seconds=arguments.seconds)
@@ -230,7 +230,7 @@ class BenchEcho(Configured, ShowOne):
         figures = {"clients": arguments.clients, "per_request": arguments.per_request, **measured.figures()}
         # The benchmark claims nothing, so no claim can be refused.
         del figures["conflicts"], figures["refused"]
-        return list(figures), shown(figures.values())
+        return tuple(figures), shown(figures.values())
 
 
 @contextlib.contextmanager

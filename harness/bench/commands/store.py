@@ -3,9 +3,8 @@
 import argparse
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, fields
-from typing import Any
 
 from cliff.lister import Lister
 from cliff.show import ShowOne
@@ -16,7 +15,7 @@ from harness.bench.commands.basis import LOAD, PER_REQUEST, progress
 from harness.bench.load import Load
 from harness.termination import unwound_by_signals
 from moorage.cli.arguments import argument, one_of
-from moorage.cli.command import Configured, shown
+from moorage.cli.command import Configured, Record, Table, shown
 
 _DATABASE_OPTIONS = one_of(
     argument(
@@ -34,7 +33,7 @@ class BenchClaims(Configured, ShowOne):
 
     arguments = (_DATABASE_OPTIONS, count_option("--hosts", 1000, "Number of hosts"), PER_REQUEST, *LOAD)
 
-    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, arguments: argparse.Namespace) -> Record:
         """Measure, and return the figures."""
         with unwound_by_signals(), _database(arguments) as servers, progress("storing hosts") as say:
             embedded = not (arguments.servers or arguments.database_url)
@@ -50,7 +49,7 @@ class BenchClaims(Configured, ShowOne):
             "overcommitted": verdict.overcommitted,
             "leaked": verdict.leaked,
         }
-        return list(figures), shown(figures.values())
+        return tuple(figures), shown(figures.values())
 
 
 class BenchHttp(Configured, Lister):
@@ -67,9 +66,9 @@ class BenchHttp(Configured, Lister):
         count_option("--workers", 2, "Number of API processes"),
     )
 
-    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
+    def take_action(self, arguments: argparse.Namespace) -> Table:
         """Measure, and return a row for each kind of request."""
-        columns = [field.name for field in fields(http.HttpResult)]
+        columns = tuple(field.name for field in fields(http.HttpResult))
         with unwound_by_signals(), _database(arguments) as servers:
             measured = http.measure(
                 str(servers.database_url),

@@ -3,8 +3,8 @@
 import argparse
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from cliff.lister import Lister
 
@@ -14,7 +14,7 @@ from moorage.cli.audit import findings
 from moorage.cli.audit.collector import AuditCollector
 from moorage.cli.audit.findings import CloudState, Finding
 from moorage.cli.audit.healing import Healer
-from moorage.cli.command import Configured, shown
+from moorage.cli.command import Configured, Table, shown
 from moorage.config.options import required
 from moorage.service.process import collect_garbage_seldom
 
@@ -80,7 +80,7 @@ class AuditShow(Configured, Lister):
         argument("--apply", action="store_true", help="With --heal: apply the remedies"),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return a row for each finding, and one for each part that could not be read."""
         required(self.calling, "DEFAULT", "transport_url")
         if parsed_args.apply and not parsed_args.heal:
@@ -107,11 +107,8 @@ class AuditShow(Configured, Lister):
         return self._shown(last, remedies, first)
 
     def _shown(
-        self,
-        last: Examination,
-        remedies: Mapping[tuple[str, str, str], str],
-        first: Examination | None = None,
-    ) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        self, last: Examination, remedies: Mapping[tuple[str, str, str], str], first: Examination | None = None
+    ) -> Table:
         """Return the rows of the findings that are gone, followed by the rows of the remaining ones."""
         self._verdict = FINDINGS if last.findings else INCOMPLETE if last.unseen else CLEAN
         left = {finding.key for finding in last.findings}
