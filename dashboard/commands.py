@@ -3,14 +3,12 @@
 import argparse
 from collections.abc import Sequence
 
-from cliff.command import Command
-
 from moorage import logs
 from moorage.cli.arguments import Argument, argument
 from moorage.cli.serving import AUTH_STRATEGY, Serving
 
 
-class Dashboard(Serving, Command):
+class Dashboard(Serving):
     """Serve a read-only web page of the cloud: hosts, requests, operations and audits.
 
     The configuration groups [placement_api] and [oslo_policy] control access, as for `moorage placement-api`.

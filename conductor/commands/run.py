@@ -20,11 +20,10 @@ class Conductor(Serving):
         name_argument("conductor"),
     )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Serve until a signal arrives."""
         cell, name = parsed_args.cell, parsed_args.name
         logs.setup(self.conf, f"conductor.{name}" if cell is None else f"conductor.{cell}.{name}")
         self.serve(
             SuperConductor(self.conf, name) if cell is None else CellConductor(self.conf, name, cell), parsed_args
         )
-        return 0

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cliff.columns import FormattableColumn
 from cliff.command import Command
@@ -65,8 +65,9 @@ def _machine(value: Any) -> Any:
 
 
 class Configured(Command):
-    """A command with a configuration file; mixed in before a cliff command class."""
+    """A command with a configuration file; if it shows data, name this class before cliff's `Lister` or `ShowOne`."""
 
+    app: "Shell"
     #: The arguments that a class adds to the arguments of its bases.
     arguments: Sequence[Argument] = ()
     #: The current activity of the command, shown on a terminal if it takes long.
@@ -123,7 +124,7 @@ class Configured(Command):
         command's start-up time.
         """
         # A command may be constructed without the program.
-        commands = cast("Shell", self.app).command_manager.commands if self.app is not None else {}
+        commands = self.app.command_manager.commands if self.app is not None else {}
         distribution = getattr(commands.get(self.cmd_name or ""), "dist", None)
         parts = [self._epilog or "", *(hook.obj.get_epilog() or "" for hook in self._hooks if hook.obj is not None)]
         if distribution is not None and distribution.name != "moorage":
@@ -174,7 +175,7 @@ class Configured(Command):
     def clients(self, seconds: float) -> Clients:
         """Return clients for all parts of the cloud with a time-out in seconds; closed when the command ends."""
         clients = Clients(self.calling, seconds, whole=lambda: self.conf)
-        cast("Shell", self.app).closing.callback(clients.close)
+        self.app.closing.callback(clients.close)
         return clients
 
     @functools.cached_property

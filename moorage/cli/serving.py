@@ -36,7 +36,7 @@ def require_broker(transport_url: str | None) -> None:
 
 
 class Serving(Configured):
-    """A command that runs a service; mixed in before a cliff command class."""
+    """A command that runs a service."""
 
     arguments: Sequence[Argument] = (
         argument(

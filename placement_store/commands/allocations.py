@@ -5,7 +5,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from cliff.command import Command
 from cliff.lister import Lister
 
 from moorage import errors, ids
@@ -160,7 +159,7 @@ class AllocationShow(_ConsumerCommand, Lister):
         return self.rows(parsed_args.consumer)
 
 
-class AllocationDelete(_ConsumerCommand, Command):
+class AllocationDelete(_ConsumerCommand):
     """Release all allocations of a consumer, including those that other clients have added."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 
-from cliff.command import Command
 from cliff.lister import Lister
 
 from moorage.cli import lists
@@ -12,7 +11,7 @@ from moorage.cli.serving import Serving, name_argument
 from moorage.messages import ListClaims, ListReconciled
 
 
-class ServePlacement(Serving, Command):
+class ServePlacement(Serving):
     """Run the placement role as a service of its own, apart from the schedulers, until a signal stops it."""
 
     arguments = (name_argument("service"),)

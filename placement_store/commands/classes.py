@@ -2,7 +2,6 @@
 
 import argparse
 
-from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
@@ -26,7 +25,7 @@ class _ClassCommand(PlacementCommand):
     arguments = (argument("name", type=argument_types.resource_class, help="Resource class (name)"),)
 
 
-class ClassCreate(_ClassCommand, Command):
+class ClassCreate(_ClassCommand):
     """Create a custom resource class, named CUSTOM_...; it must not exist yet."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -38,7 +37,7 @@ class ClassCreate(_ClassCommand, Command):
             raise errors.AlreadyExists(kind="resource class", name=parsed_args.name)
 
 
-class ClassSet(_ClassCommand, Command):
+class ClassSet(_ClassCommand):
     """Create a custom resource class if it does not exist."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -59,7 +58,7 @@ class ClassShow(_ClassCommand, ShowOne):
         return ("name",), shown((parsed_args.name,))
 
 
-class ClassDelete(_ClassCommand, Command):
+class ClassDelete(_ClassCommand):
     """Delete a custom resource class; no provider may have an inventory of it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
@@ -191,7 +190,7 @@ class InventoryList(ProviderCommand, Lister):
         return ("resource_class", *INVENTORY_FIELDS, "used"), rows
 
 
-class InventoryDelete(ProviderCommand, Command):
+class InventoryDelete(ProviderCommand):
     """Delete the inventory of one resource class, or all inventories, of a provider; they must be unused."""
 
     arguments = (

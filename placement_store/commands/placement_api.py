@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from cliff.command import Command
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from oslo_config import cfg
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 
-class PlacementApi(Configured, Command):
+class PlacementApi(Configured):
     """Serve Placement's HTTP API until a signal stops it; requests in progress are answered first."""
 
     arguments = (

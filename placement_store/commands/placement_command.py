@@ -4,7 +4,7 @@ import argparse
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -17,9 +17,6 @@ from moorage.messages import GetResourceProvider, ListResourceProviders
 from moorage.messages.wire import Mutation, R
 from moorage.model import ResourceGroup, ResourceProvider
 from placement_store.commands import argument_types
-
-if TYPE_CHECKING:
-    from moorage.cli.shell import Shell
 
 LOG = logging.getLogger(__name__)
 
@@ -35,7 +32,7 @@ GENERATION = argument("--generation", type=int, metavar="N", help="Change the pr
 
 
 class PlacementCommand(Configured):
-    """A command that calls topic `placement`, by the bus or in this process; mixed in before a cliff command class."""
+    """A command that calls topic `placement`, by the bus or in this process."""
 
     arguments: Sequence[Argument] = (
         argument(
@@ -66,7 +63,7 @@ class PlacementCommand(Configured):
 
         url = main_database(self.conf) if self._database_url == CONFIGURED else self._database_url
         direct = InProcessPlacement(self.conf, url)
-        cast("Shell", self.app).closing.callback(direct.close)
+        self.app.closing.callback(direct.close)
         return direct
 
     def change(self, message: Mutation[R]) -> R:

@@ -4,7 +4,6 @@ import argparse
 from functools import partial
 from operator import attrgetter
 
-from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 from msgspec import UNSET, UnsetType
@@ -127,7 +126,7 @@ class ProviderSet(ProviderCommand, ShowOne):
         return COLUMNS, row(self.change(message))
 
 
-class ProviderDelete(ProviderCommand, Command):
+class ProviderDelete(ProviderCommand):
     """Delete a resource provider and its inventories; it must have no children and no allocations."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

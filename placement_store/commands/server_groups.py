@@ -3,7 +3,6 @@
 import argparse
 from typing import Any, get_args
 
-from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
@@ -89,7 +88,7 @@ class ServerGroupShow(_ServerGroupCommand, ShowOne):
         return _shown(self.placement.call(GetServerGroup(uuid=parsed_args.group)))
 
 
-class ServerGroupDelete(_ServerGroupCommand, Command):
+class ServerGroupDelete(_ServerGroupCommand):
     """Delete a server group. It is refused while the group has members, including shelved ones."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

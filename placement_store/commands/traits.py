@@ -3,7 +3,6 @@
 import argparse
 from typing import Any
 
-from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
@@ -55,7 +54,7 @@ class ProviderTraitSet(ProviderCommand, Lister):
         return _rows(self.change(message).traits)
 
 
-class ProviderTraitDelete(ProviderCommand, Command):
+class ProviderTraitDelete(ProviderCommand):
     """Remove all traits from a resource provider."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -110,7 +109,7 @@ class TraitShow(_TraitCommand, ShowOne):
         return ("name",), shown((parsed_args.name,))
 
 
-class TraitCreate(_TraitCommand, Command):
+class TraitCreate(_TraitCommand):
     """Create a custom trait, named CUSTOM_..., if it does not exist."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -118,7 +117,7 @@ class TraitCreate(_TraitCommand, Command):
         self.change(EnsureTrait(request_id=ids.fresh(), name=parsed_args.name))
 
 
-class TraitDelete(_TraitCommand, Command):
+class TraitDelete(_TraitCommand):
     """Delete a custom trait; no provider may have it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
