@@ -20,7 +20,6 @@ from moorage.messages import (
     DeleteInstance,
     GetAllocations,
     GetResourceProvider,
-    GetServerGroup,
     ListInstances,
     ShowInstance,
 )
@@ -56,14 +55,9 @@ class InstanceBuildCommand(OrderCommand):
             raise errors.InvalidRequest(path="--count", reason=f"from 1 to {MAX_INSTANCES} instances can be ordered")
         request_id = self.named(parsed_args)
         uuids = tuple(ids.derived(request_id, "instance", number) for number in range(count))
-        group = None
-        if parsed_args.server_group is not None:
-            group = self.client("placement").call(GetServerGroup(uuid=parsed_args.server_group)).group
-        spec = msgspec.structs.replace(
-            request_arguments.request_spec(parsed_args),
-            server_group=group,
-            force_hosts=() if parsed_args.host is None else (parsed_args.host,),
-        )
+        spec = request_arguments.request_spec(parsed_args, self.client)
+        if parsed_args.host is not None:
+            spec = msgspec.structs.replace(spec, force_hosts=(parsed_args.host,))
         names = _names(parsed_args.name, count)
         self.order(BuildInstances(request_id=request_id, request_spec=spec, instance_uuids=uuids, names=names))
         return INSTANCE_COLUMNS, self.wait(parsed_args, uuids, "active", "building", ends=("error",))

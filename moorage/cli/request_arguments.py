@@ -3,9 +3,12 @@
 import argparse
 import getpass
 import os
+from collections.abc import Callable
 
 from moorage.cli import group_options
 from moorage.cli.arguments import Argument, canonical_uuid, keyed
+from moorage.cli.lists import MessageClient
+from moorage.messages import GetServerGroup
 from moorage.model import Flavor, Image, RequestSpec
 
 
@@ -46,22 +49,29 @@ def pairs(name: str, what: str) -> Argument:
     return keyed(name, type=_pair, metavar="KEY=VALUE", help=what)
 
 
-def request_spec(given: argparse.Namespace) -> RequestSpec:
-    """Return the request of the options, without the server group, because only its uuid is known."""
+def flavor(given: argparse.Namespace) -> Flavor:
+    """Return the size and the extra specs of the options."""
+    sizes = {name: getattr(given, name) for name in ("vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb")}
+    return Flavor(**sizes, extra_specs=dict(given.extra_spec))
+
+
+def request_spec(given: argparse.Namespace, client: Callable[[str], MessageClient]) -> RequestSpec:
+    """Return the request of the options; only the uuid of its server group is given, and the group is read.
+
+    :param client: returns a client of a topic.
+    :raises ServerGroupNotFound: the server group does not exist.
+    """
+    group = None
+    if given.server_group is not None:
+        group = client("placement").call(GetServerGroup(uuid=given.server_group)).group
     return RequestSpec(
         project_id=given.project,
         user_id=given.user,
-        flavor=Flavor(
-            vcpus=given.vcpus,
-            memory_mb=given.memory_mb,
-            root_gb=given.root_gb,
-            ephemeral_gb=given.ephemeral_gb,
-            swap_mb=given.swap_mb,
-            extra_specs=dict(given.extra_spec),
-        ),
+        flavor=flavor(given),
         image=Image(properties=dict(given.image_property)),
         scheduler_hints=dict(given.hint),
         availability_zone=given.availability_zone,
+        server_group=group,
         groups=dict(group_options.groups(given)),
         **group_options.between(given),
     )

@@ -17,7 +17,6 @@ from moorage.cli.lists import instance_uuid
 from moorage.messages import (
     MAX_INSTANCES,
     ExplainRequest,
-    GetServerGroup,
     ListCells,
     ListInstances,
     ListMigrations,
@@ -131,15 +130,9 @@ class Explain(Configured, ShowOne):
             return self._of_instance(given, given.instance, about)
         if given.moving is not None:
             raise errors.InvalidRequest(path="--moving", reason="only an instance can move: give it with --instance")
-        return self._ask(given, self._spec(given))
-
-    def _spec(self, given: argparse.Namespace) -> RequestSpec:
         if given.spec is not None:
-            return _read(given.spec)
-        group = None
-        if given.server_group is not None:
-            group = self.client("placement").call(GetServerGroup(uuid=given.server_group)).group
-        return msgspec.structs.replace(request_arguments.request_spec(given), server_group=group)
+            return self._ask(given, _read(given.spec))
+        return self._ask(given, request_arguments.request_spec(given, self.client))
 
     def _ask(self, given: argparse.Namespace, spec: RequestSpec, instance: Instance | None = None) -> Explanation:
         if not 1 <= given.count <= MAX_INSTANCES:
@@ -214,7 +207,7 @@ def _needs_new_decision(given: argparse.Namespace) -> bool:
 def _request_of(given: argparse.Namespace, instance: Instance, spec: RequestSpec) -> RequestSpec:
     """Return the request of an instance: with the size from the options, and in its own cell if it stays there."""
     if _has_size(given):
-        spec = msgspec.structs.replace(spec, flavor=request_arguments.request_spec(given).flavor)
+        spec = msgspec.structs.replace(spec, flavor=request_arguments.flavor(given))
     if given.moving is None:
         return present_request(instance, spec)
     return _within_its_cell(instance, spec)

@@ -11,7 +11,8 @@ from moorage.model import RequestSpec
 def typed(*words: str) -> RequestSpec:
     parser = argparse.ArgumentParser()
     request_arguments.add_options(parser, size_required=True)
-    return request_arguments.request_spec(parser.parse_args(["--vcpus", "1", "--memory-mb", "512", *words]))
+    given = parser.parse_args(["--vcpus", "1", "--memory-mb", "512", *words])
+    return request_arguments.request_spec(given, lambda topic: pytest.fail(f"{topic} is called without a group"))
 
 
 def test_each_pair_is_a_word_of_its_own() -> None:
