@@ -128,7 +128,6 @@ def stream(mix: Mix, capacity: Floats, load: float, arrivals: int, seed: int) ->
     """Return servers that would use ``load`` of a cloud if all of them were placed.
 
     :param capacity: virtual CPUs and MiB of the whole cloud; the scarcer class counts.
-    :param load: a share of the capacity.
     :param arrivals: the number of servers after the initial ones.
     """
     random = np.random.default_rng(seed)

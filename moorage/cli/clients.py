@@ -46,10 +46,7 @@ class Probing(Protocol):
 
 
 class CheckedClient:
-    """A client that fails at once if its topic is not served.
-
-    :param require: raises ``NotServed`` if the topic is not served.
-    """
+    """A client that fails at once if its topic is not served: ``require`` then raises ``NotServed``."""
 
     def __init__(self, caller: Caller, require: Callable[[], None]) -> None:
         self._caller = caller
@@ -78,7 +75,6 @@ class Clients:
     RabbitMQ is called directly, or through the bus library if the configuration requires it.
 
     :param conf: the whole configuration, or the result of :func:`moorage.config.calls.read`.
-    :param seconds: the time-out of each client.
     :param whole: returns the whole configuration; by default it is ``conf``.
     """
 

@@ -56,11 +56,7 @@ def instances(
     most: int | None = None,
     wanted: Callable[[Instance], bool] = lambda _: True,
 ) -> list[Instance]:
-    """Return all instances of a list, or its first ones; then no further part is fetched; see :func:`each_instance`.
-
-    :param most: the most instances to return.
-    :param wanted: tells whether an instance belongs to the list.
-    """
+    """Return the instances of a list that are ``wanted``, all or the first ones; see :func:`each_instance`."""
     return list(islice(filter(wanted, each_instance(client, message, at_once)), most))
 
 

@@ -25,10 +25,7 @@ def bars() -> "Progress":
 
 
 class Elapsed:
-    """Shows a command's activity and its duration once it takes longer than two seconds.
-
-    :param what: the activity; None shows nothing.
-    """
+    """Shows a command's activity, if it has one, and its duration once it takes longer than two seconds."""
 
     def __init__(self, what: str | None) -> None:
         self._what = what

@@ -32,7 +32,6 @@ def replace_options_of_cliff(parsed_args: argparse.Namespace) -> None:
 def by_column(rows: list[Any], column_names: Sequence[str], given: str, key: Callable[[Any], Any]) -> list[Any]:
     """Return rows in the order of a column, or of `COLUMN:desc`; rows without a value come last.
 
-    :param key: returns the sort key of a value of the column.
     :raises InvalidRequest: there is no such column.
     """
     name, _, direction = given.partition(":")

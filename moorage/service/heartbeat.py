@@ -21,12 +21,7 @@ _PATIENCE = 2.0
 
 
 class Heartbeat:
-    """Reports one service to the placement role every ``[service] report_interval`` seconds.
-
-    :param bus: the main bus.
-    :param kind: see :class:`~moorage.model.inspection.ServiceReport`.
-    :param name: the name of the service, unique among its kind.
-    """
+    """Reports one service to the placement role, by the main bus, every ``[service] report_interval`` seconds."""
 
     def __init__(self, conf: cfg.ConfigOpts, bus: Bus, kind: str, name: str, cell_uuid: str | None = None) -> None:
         self._placement = bus.client("placement", timeout=min(_PATIENCE, conf.rpc.call_timeout))

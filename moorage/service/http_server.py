@@ -51,10 +51,7 @@ class HttpChannel(HTTPChannel):  # type: ignore[misc]
 
 
 class HttpServer(TcpWSGIServer):  # type: ignore[misc]
-    """One listening socket and its connections, in an event loop.
-
-    :param receive_timeout: seconds within which a whole request must arrive.
-    """
+    """One listening socket and its connections, in an event loop; requests must arrive within ``receive_timeout``."""
 
     channel_class = HttpChannel
     #: By the monotonic clock.

@@ -117,10 +117,7 @@ class HttpListener:
 
 
 class Listener(HttpListener):
-    """Serve metrics and health checks of a process, from before its service starts until it has stopped.
-
-    :param readiness: the checks whether the process can do its work.
-    """
+    """Serve metrics and health checks of a process, from before its service starts until it has stopped."""
 
     def __init__(self, host: str, port: int, readiness: Readiness) -> None:
         served = probes.application(readiness)

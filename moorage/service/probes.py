@@ -82,11 +82,7 @@ def _families(samples: Iterable[GaugeSample]) -> Iterator[Metric]:
 
 
 def application(readiness: Readiness, *, with_metrics: bool = True, with_reasons: bool = True) -> "WSGIApplication":
-    """Return the application.
-
-    :param with_metrics: whether to serve ``/metrics``.
-    :param with_reasons: whether ``/readyz`` gives the reasons, or only names the failing checks.
-    """
+    """Return the application, with or without ``/metrics``, and with or without the reasons in ``/readyz``."""
     probes = falcon.App()
     probes.add_route(HEALTH, _AliveResource())
     probes.add_route(READINESS, _ReadyResource(readiness, with_reasons=with_reasons))

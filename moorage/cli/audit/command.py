@@ -33,10 +33,7 @@ class Examination(NamedTuple):
 
 
 def examine(look: Callable[[], CloudState], settle: float, sleep: Callable[[float], None] = time.sleep) -> Examination:
-    """Collect and judge, twice if there are findings; return the common findings, and the parts that were not read.
-
-    :param settle: seconds between the two collections.
-    """
+    """Collect and judge, and if there are findings again after ``settle`` seconds; return those that both have."""
     state = look()
     found = findings.judge(state)
     unseen = dict(state.unseen)

@@ -254,10 +254,7 @@ class RecordsCompared:
     def _differing(
         self, instance: InstanceHolds, hold: RecordedHold, holder: Holder | None, other: RecordedHold | None
     ) -> Iterator[Finding]:
-        """Yield the findings about one consumer.
-
-        :param other: the other side of the move, if the consumer is a side of one.
-        """
+        """Yield the findings about one consumer; ``other`` is the other side of its move, if it has one."""
         classes = self._classes
 
         def finding(kind: str, detail: str, mark: str) -> Finding:
