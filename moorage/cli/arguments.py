@@ -7,6 +7,8 @@ from collections.abc import Callable
 from operator import methodcaller
 from typing import Any
 
+import msgspec
+
 from moorage import ids
 
 #: Adds one argument or several to a parser.
@@ -67,6 +69,17 @@ def not_negative(text: str) -> float:
     if not 0 <= seconds <= threading.TIMEOUT_MAX:
         raise argparse.ArgumentTypeError(f"must be a number of seconds from 0 to {threading.TIMEOUT_MAX:.0f}")
     return seconds
+
+
+def converted(value: Any, kind: Any, refusal: str) -> Any:
+    """Convert a value to ``kind``, for instance a text to a number in some range.
+
+    :raises ArgumentTypeError: the value is not of this kind; the text of the error is ``refusal``.
+    """
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError:
+        raise argparse.ArgumentTypeError(refusal) from None
 
 
 def canonical_uuid(text: str) -> str:

@@ -6,13 +6,10 @@ The names and formats are those of osc-placement. Options after `--group SUFFIX`
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from moorage.cli.arguments import argument, canonical_uuid
+from moorage.cli.arguments import argument, canonical_uuid, converted
 from moorage.model import UNSUFFIXED, Amount, ResourceClassName, ResourceGroup, ResourceRequest, Suffix, TraitName
 
 #: The prefix for alternative traits in the value of `--required`, as in Placement's API.
@@ -131,21 +128,16 @@ def _add(
 # --- Values ---------------------------------------------------------------------------------------------------------
 
 
-def _checked(value: Any, kind: Any, what: str) -> Any:
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        raise argparse.ArgumentTypeError(f"{value!r} is not a valid {what}") from None
-
-
-_trait: Callable[[str], str] = partial(_checked, kind=TraitName, what="trait")
+def _trait(text: str) -> str:
+    return str(converted(text, TraitName, f"{text!r} is not a valid trait"))
 
 
 def _amount(text: str) -> tuple[str, int]:
     name, _, amount = text.partition("=")
     if not amount.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not CLASS=AMOUNT")
-    return _checked(name, ResourceClassName, "resource class"), _checked(int(amount), Amount, "amount")
+    class_name = converted(name, ResourceClassName, f"{name!r} is not a valid resource class")
+    return class_name, converted(int(amount), Amount, f"{int(amount)} is not a valid amount")
 
 
 def _required(text: str) -> tuple[bool, Sequence[str]]:
@@ -162,7 +154,7 @@ def _uuids(text: str) -> Sequence[str]:
 def _suffix(text: str) -> str:
     if text == UNSUFFIXED:
         raise argparse.ArgumentTypeError("a group's suffix has at least one character")
-    return str(_checked(text, Suffix, "suffix"))
+    return str(converted(text, Suffix, f"{text!r} is not a valid suffix"))
 
 
 def _suffixes(text: str) -> Sequence[str]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from moorage.cli.arguments import converted
 from moorage.model import Amount, Inventory, Name, ResourceClassName, Resources, ServerGroup, TraitName
 
 #: The fields of an inventory in the order of osc-placement's columns.
@@ -47,7 +48,7 @@ def database_url(text: str) -> str:
 
 def _name_of(kind: Any, refusal: str) -> Callable[[str], str]:
     """Return a function that checks the form of a name; what it names need not exist."""
-    return lambda text: str(_checked(text, kind, f"{text!r} {refusal}"))
+    return lambda text: str(converted(text, kind, f"{text!r} {refusal}"))
 
 
 resource_class = _name_of(ResourceClassName, "is no resource class: A-Z, 0-9 and _ are its letters")
@@ -58,14 +59,13 @@ name = _name_of(Name, "is no name: it has 1 to 255 characters")
 def members_on_host(text: str) -> int:
     """Parse the maximum of members of a server group on one host."""
     kind = next(field.type for field in msgspec.structs.fields(ServerGroup) if field.name == "max_server_per_host")
-    return int(_checked(text, kind, f"{text!r} is not a number from 1 to 1000", strict=False))
+    return int(converted(text, kind, f"{text!r} is not a number from 1 to 1000"))
 
 
 def field_value(field: str, text: str) -> float:
     """Parse the value of a field of an inventory."""
-    kind = _FIELD_TYPES[field]
     what = "a number more than 0" if field == "allocation_ratio" else "a whole number that such a field may have"
-    value: float = _checked(text, kind, f"{field} of {text!r}: it takes {what}", strict=False)
+    value: float = converted(text, _FIELD_TYPES[field], f"{field} of {text!r}: it takes {what}")
     return value
 
 
@@ -92,8 +92,8 @@ def allocation(text: str) -> TypedAllocation:
         if name == "rp":
             provider = value
         else:
-            resources[resource_class(name)] = _checked(
-                value, Amount, f"{part!r} is not CLASS=AMOUNT, with an amount of 1 or more", strict=False
+            resources[resource_class(name)] = converted(
+                value, Amount, f"{part!r} is not CLASS=AMOUNT, with an amount of 1 or more"
             )
     if not provider or not resources:
         raise argparse.ArgumentTypeError(f"{text!r} is not rp=PROVIDER,CLASS=AMOUNT[,CLASS=AMOUNT...]")
@@ -101,11 +101,3 @@ def allocation(text: str) -> TypedAllocation:
 
 
 _FIELD_TYPES = {field.name: field.type for field in msgspec.structs.fields(Inventory)}
-
-
-def _checked(text: str, kind: Any, refusal: str, *, strict: bool = True) -> Any:
-    """Convert a text to ``kind``; unless ``strict``, also to a number."""
-    try:
-        return msgspec.convert(text, kind, strict=strict)
-    except msgspec.ValidationError:
-        raise argparse.ArgumentTypeError(refusal) from None

@@ -4,13 +4,12 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from moorage import errors, ids
 from moorage.cli import lists
-from moorage.cli.arguments import Argument, argument, canonical_uuid, keyed
+from moorage.cli.arguments import Argument, argument, canonical_uuid, converted, keyed
 from moorage.cli.command import Record, ShownLines, Table, shown
 from moorage.messages import (
     AddAggregateHost,
@@ -263,11 +262,4 @@ def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return argument_types.name(key), _text(value)
-
-
-def _text(text: str) -> str:
-    try:
-        return msgspec.convert(text, Text)
-    except msgspec.ValidationError:
-        raise argparse.ArgumentTypeError("a value has 4096 characters at most") from None
+    return argument_types.name(key), converted(value, Text, "a value has 4096 characters at most")
