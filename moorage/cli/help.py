@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import functools
+import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -101,11 +102,7 @@ def grouped(names: Iterable[str]) -> dict[str, list[str]]:
 
 def unknown_command(names: Iterable[str], given: Sequence[str]) -> str:
     """Return one line about an unknown command: the commands that begin with these words, or a suggestion."""
-    words: list[str] = []
-    for word in given:
-        if word.startswith("-"):
-            break
-        words.append(word)
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), given))
     asked, known = " ".join(words), list(names)
     if following := sorted(name.removeprefix(f"{asked} ") for name in known if name.startswith(f"{asked} ")):
         return f"{asked!r} needs a further word: {', '.join(following)}"

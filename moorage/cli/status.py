@@ -163,14 +163,10 @@ def _lines(part: str, ask: Callable[[], list[Line]]) -> list[Line]:
 
 
 def _revision(schema: Schema, url: str, name: str) -> str:
-    database = Database(url, name, pool_size=1)
-    try:
+    with closing(Database(url, name, pool_size=1)) as database:
         if database.lacks_file:
             raise errors.StoreUnavailable(schema=name, reason=f"there is no file {database.url.database}")
-        found = schema.check(database)
-    finally:
-        database.close()
-    return f"{found} in {mask_url(url)}"
+        return f"{schema.check(database)} in {mask_url(url)}"
 
 
 def _service(line: services.ServiceLine) -> Line:
