@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from rich.console import Console
 
@@ -52,6 +53,11 @@ def shape_of(arguments: argparse.Namespace) -> Request:
     request = Request(arguments.per_request, arguments.alternates, arguments.groups, arguments.nested)
     request.check(arguments.hosts)
     return request
+
+
+def given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return the values of some options, for the figures of a run."""
+    return {name: getattr(arguments, name) for name in names}
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from harness.arguments import (
 )
 from harness.bench import build, echo, idle, select
 from harness.bench.cloud import BenchCloud, is_embedded, running
-from harness.bench.commands.basis import ALTERNATES, LOAD, PER_REQUEST, SHAPE, progress, shape_of
+from harness.bench.commands.basis import ALTERNATES, LOAD, PER_REQUEST, SHAPE, given, progress, shape_of
 from harness.bench.load import Load, Measured
 from harness.bench.requests import Request
 from harness.bench.store import host_settings
@@ -114,13 +114,7 @@ class BenchSelect(_OverRpc):
             lambda cloud: select.prepare(cloud, arguments.occupancy),
         )
         figures = {
-            "hosts": arguments.hosts,
-            "schedulers": arguments.schedulers,
-            "clients": arguments.clients,
-            "per_request": arguments.per_request,
-            "occupancy": arguments.occupancy,
-            "groups": arguments.groups,
-            "nested": arguments.nested,
+            **given(arguments, "hosts", "schedulers", "clients", "per_request", "occupancy", "groups", "nested"),
             "claims_per_s": round(measured.items_per_s, 1),
             **shared,
         }
@@ -159,9 +153,7 @@ class BenchBuild(_OverRpc):
             lambda cloud, _measured: build.active(cloud),
         )
         figures = {
-            "hosts": arguments.hosts,
-            "clients": arguments.clients,
-            "per_order": arguments.per_order,
+            **given(arguments, "hosts", "clients", "per_order"),
             "builds_per_s": round(measured.items_per_s, 1),
             **shared,
         }
@@ -227,7 +219,7 @@ class BenchEcho(Configured, ShowOne):
             payload, reply = select.payloads(request)
             say(f"measuring for {arguments.seconds:g} s")
             measured = echo.echo(url, payload, reply, load, pids)
-        figures = {"clients": arguments.clients, "per_request": arguments.per_request, **measured.figures()}
+        figures = given(arguments, "clients", "per_request") | measured.figures()
         # The benchmark claims nothing, so no claim can be refused.
         del figures["conflicts"], figures["refused"]
         return tuple(figures), shown(figures.values())

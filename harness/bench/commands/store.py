@@ -11,7 +11,7 @@ from cliff.show import ShowOne
 
 from harness.arguments import Servers, count_option, private_mariadb, servers_argument
 from harness.bench import claims, http
-from harness.bench.commands.basis import LOAD, PER_REQUEST, progress
+from harness.bench.commands.basis import LOAD, PER_REQUEST, given, progress
 from harness.bench.load import Load
 from harness.termination import unwound_by_signals
 from moorage.cli.arguments import argument, one_of
@@ -41,9 +41,7 @@ class BenchClaims(Configured, ShowOne):
             load = Load(clients=arguments.clients, processes=processes, seconds=arguments.seconds)
             measured, verdict = claims.measure(servers, arguments.hosts, arguments.per_request, load, say)
         figures = {
-            "hosts": arguments.hosts,
-            "clients": arguments.clients,
-            "per_request": arguments.per_request,
+            **given(arguments, "hosts", "clients", "per_request"),
             "claims_per_s": round(measured.items_per_s, 1),
             **measured.figures(),
             "overcommitted": verdict.overcommitted,
