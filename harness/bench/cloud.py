@@ -85,7 +85,7 @@ class BenchCloud:
         if isinstance(cloud, ProcessCloud):
             yield lambda: sum(cloud.log(name).count(CLAIM_REFUSED) for name in self._schedulers())
             return
-        counter, level = _LineCounter(CLAIM_REFUSED), claim_writer.LOG.level
+        counter, level = _RefusalCounter(), claim_writer.LOG.level
         claim_writer.LOG.addHandler(counter)
         claim_writer.LOG.setLevel(logging.DEBUG)
         try:
@@ -104,17 +104,14 @@ class BenchCloud:
         return [name for name in names if name.startswith("scheduler")]
 
 
-class _LineCounter(logging.Handler):
-    """Counts the lines that begin with a text."""
+class _RefusalCounter(logging.Handler):
+    """Counts the lines about refused claims."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._text = text
-        self.count = 0
+    count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Count a line."""
-        self.count += record.getMessage().startswith(self._text)
+        """Count a line, if it is about a refused claim."""
+        self.count += record.getMessage().startswith(CLAIM_REFUSED)
 
 
 @contextlib.contextmanager

@@ -5,8 +5,6 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from msgspec import structs
-
 from harness.arguments import Servers
 from harness.bench import select
 from harness.bench.cloud import is_embedded, running
@@ -37,7 +35,7 @@ def race(servers: Servers, given: Arguments, say: Say) -> Report:
 
         def ask(uuid: str) -> str:
             begin.wait()
-            return _asked(scheduler, uuid, request_id=ids.derived(uuid, "select"))
+            return _asked(scheduler, uuid)
 
         end = time.monotonic() + given.seconds
         while time.monotonic() < end and not findings:
@@ -59,11 +57,10 @@ def race(servers: Servers, given: Arguments, say: Say) -> Report:
     return Report({"rounds": rounds, "answers": dict(answers)}, findings)
 
 
-def _asked(scheduler: Client, uuid: str, request_id: str) -> str:
+def _asked(scheduler: Client, uuid: str) -> str:
     """Request a host for an instance, and return the outcome: `claimed`, or the name of the error."""
-    message = SelectDestinations(
-        request_spec=structs.replace(SPEC), instance_uuids=(uuid,), num_alternates=0, request_id=request_id
-    )
+    request_id = ids.derived(uuid, "select")
+    message = SelectDestinations(request_spec=SPEC, instance_uuids=(uuid,), num_alternates=0, request_id=request_id)
     try:
         scheduler.call(message)
     except errors.MoorageError as fault:
