@@ -13,7 +13,6 @@ from moorage import errors, ids
 from moorage.cli import lists, request_arguments
 from moorage.cli.arguments import argument
 from moorage.cli.command import Configured, ListCommand, Record, Table, shown
-from moorage.cli.lists import instance_uuid
 from moorage.messages import (
     MAX_INSTANCES,
     BuildInstances,
@@ -103,7 +102,7 @@ class InstanceShow(Configured, ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Query the super conductor."""
         conductor = self.client("conductor")
-        instance = conductor.call(ShowInstance(instance_uuid=instance_uuid(conductor, parsed_args.uuid)))
+        instance = conductor.call(ShowInstance(instance_uuid=lists.instance_uuid(conductor, parsed_args.uuid)))
         flavor = instance.flavor
         fields: dict[str, Any] = {
             "uuid": instance.uuid,

@@ -10,7 +10,6 @@ from moorage import errors
 from moorage.cli import lists
 from moorage.cli.arguments import argument, canonical_uuid
 from moorage.cli.command import Configured, ListCommand, Record, Table, shown
-from moorage.cli.lists import instance_uuid
 from moorage.messages import ListClaims, ListMigrations, ShowMigration
 from moorage.model import Migration
 
@@ -28,7 +27,7 @@ class MigrationList(ListCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Query the super conductor."""
         named = parsed_args.instance
-        wanted = None if named is None else instance_uuid(self.client("conductor"), named)
+        wanted = None if named is None else lists.instance_uuid(self.client("conductor"), named)
         conductor = self.client("conductor")
         after, most = self.part(parsed_args, lambda uuid: conductor.call(ShowMigration(uuid=uuid)).number)
         message = ListMigrations(instance_uuid=wanted, ended=parsed_args.all, after=after)

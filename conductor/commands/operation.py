@@ -8,7 +8,6 @@ from cliff.show import ShowOne
 from moorage.cli import lists
 from moorage.cli.arguments import argument, canonical_uuid
 from moorage.cli.command import Configured, ListCommand, Record, ShownAge, Table, shown
-from moorage.cli.lists import instance_uuid
 from moorage.messages import ListOperations, ShowOperation
 from moorage.model.inspection import OperationSummary
 
@@ -30,7 +29,7 @@ class OperationList(ListCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Query the super conductor."""
         named = parsed_args.instance
-        wanted = None if named is None else instance_uuid(self.client("conductor"), named)
+        wanted = None if named is None else lists.instance_uuid(self.client("conductor"), named)
         message = ListOperations(ended=parsed_args.all, instance_uuid=wanted)
         most = None if parsed_args.sorted_by or parsed_args.marker is not None else parsed_args.limit
         return _COLUMNS, [_row(state) for state in lists.operations(self.client("conductor"), message, most=most)]

@@ -13,7 +13,6 @@ from moorage import errors
 from moorage.cli import group_options, lists, request_arguments
 from moorage.cli.arguments import argument, one_of, positive
 from moorage.cli.command import Configured, Record, ShownValue
-from moorage.cli.lists import instance_uuid
 from moorage.messages import (
     MAX_INSTANCES,
     ExplainRequest,
@@ -159,7 +158,7 @@ class Explain(Configured, ShowOne):
 
     def _of_instance(self, given: argparse.Namespace, named: str, about: dict[str, Any]) -> Explanation:
         conductor = self.client("conductor")
-        message = ShowInstance(instance_uuid=instance_uuid(conductor, named), with_request=True)
+        message = ShowInstance(instance_uuid=lists.instance_uuid(conductor, named), with_request=True)
         instance = conductor.call(message)
         about |= {"instance": instance.uuid, "state": instance.state, "on_host": instance.host}
         if instance.explanation is not None and not (_needs_new_decision(given) or given.moving):
