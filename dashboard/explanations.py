@@ -4,15 +4,11 @@ from typing import Any
 
 import msgspec
 
-from moorage import errors
 from moorage.cli.lists import MessageClient
 from moorage.messages import ExplainRequest, ShowInstance
 from moorage.model import Explanation, Flavor, Instance, RequestSpec
 from moorage.model.states import UNDER_WAY
-from scheduler.commands.explain import present_request
-
-#: The states in which an instance requests nothing any more.
-_ENDED = ("deleting", "deleted")
+from scheduler.commands.explain import present_request, recorded_request
 
 
 def of_instance(
@@ -32,13 +28,9 @@ def of_instance(
 
 
 def _question(instance: Instance, hosts: tuple[str, ...]) -> ExplainRequest:
-    if instance.state in _ENDED:
-        raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}")
-    if instance.request_spec is None:
-        raise errors.InvalidState(reason=f"the request of instance {instance.uuid} is not recorded")
     own = () if instance.host is None else (instance.host,)
     return ExplainRequest(
-        request_spec=present_request(instance, instance.request_spec),
+        request_spec=present_request(instance, recorded_request(instance)),
         instance_uuid=instance.uuid,
         under_way=instance.state in UNDER_WAY,
         hosts=tuple(dict.fromkeys((*hosts, *own))),

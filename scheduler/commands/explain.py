@@ -164,12 +164,8 @@ class Explain(Configured, ShowOne):
         if instance.explanation is not None and not (_needs_new_decision(given) or given.moving):
             about["asked"] = "when it was refused; --now decides again"
             return instance.explanation
-        if instance.state in ("deleting", "deleted"):
-            raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}")
-        if instance.request_spec is None:
-            raise errors.InvalidState(reason=f"the request of instance {instance.uuid} is not recorded")
         about["asked"] = "now"
-        return self._ask(given, _request_of(given, instance, instance.request_spec), instance)
+        return self._ask(given, _request_of(given, instance), instance)
 
     def _of_request_id(self, given: argparse.Namespace, about: dict[str, Any]) -> Explanation:
         conductor, request_id = self.client("conductor"), given.request_id
@@ -203,8 +199,21 @@ def _needs_new_decision(given: argparse.Namespace) -> bool:
     return bool(given.now or given.host or given.what_if or _has_size(given))
 
 
-def _request_of(given: argparse.Namespace, instance: Instance, spec: RequestSpec) -> RequestSpec:
+def recorded_request(instance: Instance) -> RequestSpec:
+    """Return the request of an instance as it is on record.
+
+    :raises InvalidState: the instance requests nothing any more, or its request is not on record.
+    """
+    if instance.state in ("deleting", "deleted"):
+        raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}")
+    if instance.request_spec is None:
+        raise errors.InvalidState(reason=f"the request of instance {instance.uuid} is not recorded")
+    return instance.request_spec
+
+
+def _request_of(given: argparse.Namespace, instance: Instance) -> RequestSpec:
     """Return the request of an instance: with the size from the options, and in its own cell if it stays there."""
+    spec = recorded_request(instance)
     if _has_size(given):
         spec = msgspec.structs.replace(spec, flavor=request_arguments.flavor(given))
     if given.moving is None:
