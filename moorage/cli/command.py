@@ -257,7 +257,7 @@ class ListCommand(Configured, Lister):
         """Run the command once, or until Ctrl-C; while a part of the cloud is unavailable, show that instead."""
         sorting.replace_options_of_cliff(parsed_args)
         if parsed_args.watch is None:
-            return int(super().run(parsed_args))
+            return super().run(parsed_args)
         out = self.app.stdout
         # Programs read the other formats: standard output then has nothing but the lists.
         notes = out if parsed_args.formatter == "table" else self.app.stderr

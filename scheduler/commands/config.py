@@ -60,7 +60,7 @@ class SchedulerConfigShow(Configured, Lister):
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Show the policies; the exit status is 1 if they differ, or if a scheduler does not answer."""
-        status: int = super().run(parsed_args)
+        status = super().run(parsed_args)
         for sentence in self._wrong:
             LOG.error(sentence)
         return status or int(bool(self._wrong))
@@ -72,8 +72,7 @@ class SchedulerConfigShow(Configured, Lister):
         rows: list[Sequence[Any]] = list(data)
         if rows and parsed_args.formatter == "table" and not (parsed_args.columns or parsed_args.sort_columns):
             column_names, rows = _side_by_side(column_names, rows)
-        status: int = super().produce_output(parsed_args, column_names, rows)
-        return status
+        return super().produce_output(parsed_args, column_names, rows)
 
 
 def differences(policies: Mapping[str, PolicyState]) -> list[str]:

@@ -106,10 +106,9 @@ class Explain(Configured, ShowOne):
         :raises InvalidRequest: a column of `-c` does not exist.
         """
         try:
-            status: int = super().produce_output(parsed_args, column_names, data)
+            return super().produce_output(parsed_args, column_names, data)
         except ValueError as fault:
             raise errors.InvalidRequest(path="--column", reason=str(fault).rstrip(".")) from fault
-        return status
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Read a stored explanation or ask for a new one, and return its fields."""

@@ -180,7 +180,7 @@ class HostSet(_HostCommand):
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Show the host; the exit status is 1 if a scheduler may not have seen the change."""
-        status: int = super().run(parsed_args)
+        status = super().run(parsed_args)
         for name, reason in (self._behind or {}).items():
             LOG.error("Scheduler %s has not confirmed that it places no more servers on the host: %s", name, reason)
         return status or int(bool(self._behind))
