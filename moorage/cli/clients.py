@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from oslo_config import cfg
 
@@ -32,17 +32,6 @@ _STARTED_BY = {
     "scheduler": "`moorage scheduler`",
     "conductor": "`moorage conductor`",
 }
-
-
-class Probing(Protocol):
-    """A bus that can count the servers of a topic."""
-
-    @property
-    def url(self) -> str:
-        """The broker's URL with passwords hidden."""
-
-    def servers_of(self, topic: str, server: str | None = None) -> int | None:
-        """Return the number of servers; None if it is unknown."""
 
 
 class CheckedClient:
@@ -119,7 +108,7 @@ class Clients:
         topic, service = f"conductor.{cell.uuid}", f"`moorage conductor --cell {cell.name}`"
         return self._client(cell.transport_url, topic, None, service)
 
-    def require(self, bus: Probing, topic: str, server: str | None, service: str) -> None:
+    def require(self, bus: "Bus | DirectBus", topic: str, server: str | None, service: str) -> None:
         """Check that a topic is served; after a successful check it is not checked again.
 
         :raises NotServed: the topic has had no server for some seconds after the command's start.
@@ -137,13 +126,11 @@ class Clients:
 
     def _client(self, transport_url: str | None, topic: str, server: str | None, service: str) -> CheckedClient:
         direct = self._called_directly(transport_url)
-        bus: Probing
-        caller: Caller
-        if direct is None:
-            bus = opened = self.bus(transport_url)
-            caller = opened.client(topic, server, self._seconds)
-        else:
-            bus, caller = direct, DirectClient(direct, topic, server, self._seconds)
+        if direct is not None:
+            caller: Caller = DirectClient(direct, topic, server, self._seconds)
+            return CheckedClient(caller, partial(self.require, direct, topic, server, service))
+        bus = self.bus(transport_url)
+        caller = bus.client(topic, server, self._seconds)
         return CheckedClient(caller, partial(self.require, bus, topic, server, service))
 
     def _called_directly(self, transport_url: str | None) -> DirectBus | None:
