@@ -200,7 +200,8 @@ class CellReturns(CellPart):
         present = self._cell.records.lives.of_host(connection, attempt.host)
         if not present.is_returning or present.number != life or attempt.host_life >= life:
             return None
-        if attempt.state == "active" and instance.state in ("active", "moved"):
+        # While a move is being placed, the attempt on the source is the current one.
+        if attempt.state == "active" and instance.state in ("active", "moving", "moved"):
             # The allocations stay: the operator decides whether to move the instance.
             self._cell.records.change(connection, instance.uuid, reason=_without_guest(attempt.host))
         kind = self._cell.sequences.kind(instance)

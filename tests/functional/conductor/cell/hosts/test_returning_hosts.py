@@ -330,3 +330,15 @@ def test_the_loss_of_a_moved_guest_is_named_as_long_as_the_instance_is_on_that_h
     move.end(outcome)
 
     assert becomes(world, move.uuid, "active").reason == reason
+
+
+def test_the_loss_of_a_guest_is_named_although_a_move_of_it_is_being_placed(world: World) -> None:
+    move = Mover(world, built(world), "live-migration")
+    move.prepare()
+    start_hosts(world, "a")
+    return_hosts(world, "a")
+
+    move.cancel()
+
+    after = shown(world, move.uuid)
+    assert (after.state, after.reason) == ("active", "a has returned without the guest")
