@@ -216,7 +216,9 @@ class ComputeAgent:
     def _settle(self, attempt: AgentAttempt, guest: Guest) -> None:
         if attempt.report is None:
             self.destroy_guest(attempt, guest)
-            attempt.report = self._failed(guest, "the agent or its host ended in the middle of the spawn")
+            fault = attempt.failure
+            reason = "the agent or its host ended in the middle of the spawn" if fault is None else fault.reason
+            attempt.report = self._failed(guest, reason, fault)
         try:
             self._send_report(attempt, guest, attempt.report)
         except errors.NotFound:
@@ -278,6 +280,7 @@ class ComputeAgent:
                 failpoints.reached("spawned")
         except errors.BuildFailed as failure:
             LOG.warning("The spawn of instance %s on host %s has failed: %s", *_named(guest), failure.reason)
+            attempt.failure = failure
             report: Report = self._failed(guest, failure.reason, failure)
         except errors.Unavailable:
             raise  # the host is dead: the guest's state is unknown until the host returns

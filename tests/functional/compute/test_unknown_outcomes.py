@@ -112,3 +112,23 @@ def test_a_spawn_that_cannot_be_cut_short_after_its_host_was_dead_is_reported_wh
     stage.build(build)
 
     is_reported_once(stage, build, runs=False)
+
+
+def test_a_failed_build_whose_host_dies_before_its_destroy_is_reported_with_the_reason_of_its_failure(
+    new_stage: NewStage,
+) -> None:
+    class DyingAfterABrokenImage(DyingDriver):
+        def spawn(self, host: str, guest: GuestSpec) -> None:
+            self.die(host, self.seconds)
+            raise errors.BuildImpossible(instance_uuid=guest.instance_uuid, host=host, reason="its image is broken")
+
+    stage = new_stage()
+    stage.start(DyingAfterABrokenImage)
+    wait_until(lambda: stage.cell.received(ReturnHosts) and not stage.cell.returning)
+    build = build_on(HOST)
+
+    stage.build(build)
+
+    is_reported_once(stage, build, runs=False)
+    (failed,) = stage.cell.received(BuildFailedInCell)
+    assert (failed.reason, failed.no_other_host) == ("its image is broken", True)
