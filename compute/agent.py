@@ -188,6 +188,7 @@ class ComputeAgent:
                 attempt.unanswered = isinstance(fault, errors.Unavailable | errors.TryAgain)
             except Exception:  # must not end the worker thread
                 LOG.exception("The attempt is left as it is")
+                attempt.unanswered = True
             finally:
                 self.attempts.let_go(attempt)
 

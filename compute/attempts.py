@@ -39,7 +39,7 @@ class AgentAttempt:
         #: Its report, once its result is known.
         self.report: Report | None = None
         self.building = False
-        #: It was left as it is, because its host did not answer, or was still spawning its guest.
+        #: It was left as it is, because its host did not answer or was still spawning its guest, or its driver failed.
         self.unanswered = False
         self.users = 0
 

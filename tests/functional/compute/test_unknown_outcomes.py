@@ -132,3 +132,24 @@ def test_a_failed_build_whose_host_dies_before_its_destroy_is_reported_with_the_
     is_reported_once(stage, build, runs=False)
     (failed,) = stage.cell.received(BuildFailedInCell)
     assert (failed.reason, failed.no_other_host) == ("its image is broken", True)
+
+
+def test_a_failed_build_is_reported_although_the_driver_fails_once_to_destroy_it(new_stage: NewStage) -> None:
+    class Busy(FakeDriver):
+        destroys = 0
+
+        def destroy(self, host: str, instance_uuid: str, attempt_id: str, claim_id: str) -> None:
+            self.destroys += 1
+            if self.destroys == 1:
+                raise OSError("its disk is busy")
+            super().destroy(host, instance_uuid, attempt_id, claim_id)
+
+    stage = new_stage(fake_driver={"failing_hosts": [HOST]})
+    stage.start(Busy)
+    wait_until(lambda: stage.cell.received(ReturnHosts) and not stage.cell.returning)
+    build = build_on(HOST)
+
+    stage.build(build)
+
+    is_reported_once(stage, build, runs=False)
+    assert stage.cell.received(BuildFailedInCell)[0].reason == "every spawn fails here"
