@@ -157,10 +157,18 @@ class ComputeAgent:
         :param except_on: hosts that have to return.
         """
         for guest in self.attempts.unanswered():
-            if guest.host in except_on or not self._driver.is_alive(guest.host):
+            if guest.host in except_on or not self.is_alive(guest.host):
                 continue
             if (attempt := self.attempts.inherit(guest)) is not None:
                 self._workers.submit(partial(self._run, attempt, partial(self._settle_present, attempt, guest)))
+
+    def is_alive(self, host: str) -> bool:
+        """Return whether a host can take work now; a fault of the driver is only logged, and delays only this host."""
+        try:
+            return self._driver.is_alive(host)
+        except Exception:
+            LOG.exception("It is unknown whether host %s is alive", host)
+            return False
 
     def require(self, message: BuildOnHost | DestroyOnHost | Order) -> None:
         """Check that a message's host is this agent's and alive.

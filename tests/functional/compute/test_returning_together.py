@@ -73,3 +73,22 @@ def test_hosts_with_more_guests_than_fit_into_one_message_return_in_several_mess
     wait_until(lambda: set(stage.cell.returned()) == set(HOSTS))
     assert [len(message.guests) for message in stage.cell.received(ReturnHosts)] == [3, 4]
     assert len(stage.cell.received(ListEndedAttempts)) == 1
+
+
+def test_a_host_of_which_the_driver_cannot_tell_whether_it_is_alive_delays_only_its_own_return(
+    new_stage: NewStage,
+) -> None:
+    class Broken(FakeDriver):
+        is_broken = True
+
+        def is_alive(self, host: str) -> bool:
+            if self.is_broken and host == HOST:
+                raise OSError("its board does not answer")
+            return super().is_alive(host)
+
+    stage = new_stage()
+    driver = stage.start(Broken)
+
+    wait_until(lambda: stage.cell.returned() and stage.cell.returning == {HOST})
+    driver.is_broken = False
+    wait_until(lambda: stage.cell.returning == set())
