@@ -167,6 +167,9 @@ class FallBack(CellPart):
         failed = self._cell.records.numbered(connection, instance.uuid, number)
         if failed.guest_gone:
             return self._cell.sequences.next_step(connection, instance, number, failed.reason or reason, "gone")
+        # An earlier life of the host has reported the failure: there is nothing to wait for.
+        if failed.ended:
+            return self._cell.sequences.next_step(connection, instance, number, failed.reason or reason, "unknown")
         # The operator has aborted the move: do not wait for the host; the attempt cannot pass a gate any more.
         if sequence.is_aborted:
             self._cell.records.change_attempt(connection, failed.attempt_id, state="failed", reason=reason)

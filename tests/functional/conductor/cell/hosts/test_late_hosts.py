@@ -7,9 +7,9 @@ from support.conductor.builders import FakeAgent, FakePlacement, World, node, re
 from support.conductor.host_reports import report_hosts
 
 from conductor.cell.steps.start import COULD_NOT_REPORT
-from moorage import errors
+from moorage import errors, failpoints, ids
 from moorage.bus.bus import serves
-from moorage.messages import BuildOnHost, Claimed, ListOperations, SwapClaim
+from moorage.messages import BuildFailedInCell, BuildOnHost, Claimed, Done, ListOperations, SwapClaim
 
 
 def test_a_host_that_finishes_late_destroys_its_guest_and_one_guest_remains(world: World) -> None:
@@ -243,3 +243,40 @@ def test_an_instance_deleted_during_the_swap_away_from_a_late_host_leaves_nothin
     assert world.agent.guests == {}
     # The swap might have been carried out without an answer, so its attempt is cleaned up in any case.
     wait_until(lambda: world.pending("cell") == 0)
+
+
+def test_a_host_that_has_accepted_a_claim_and_failed_in_an_earlier_life_is_not_waited_for(world: World) -> None:
+    class Unheard(FakeAgent):
+        @serves(BuildOnHost)
+        def build_instance(self, message: BuildOnHost) -> Done:
+            if message.host == "a":
+                if message not in self.builds:
+                    self.builds.append(message)
+                    self.accept(message)
+                raise errors.NoReply(topic="host a", method=message.method, seconds=0.0)
+            return super().build_instance(message)
+
+    agent = world.replace(Unheard(world.bus))
+    reported: list[str] = []
+
+    def fail(name: str) -> None:
+        if name == "step.build.swap.begin" and not reported:
+            reported.append(name)
+            build = agent.build_on("a")
+            world.cell_call(
+                BuildFailedInCell(
+                    request_id=ids.fresh(),
+                    instance_uuid=build.instance_uuid,
+                    attempt_id=build.attempt_id,
+                    claim_id=build.claim_id,
+                    reason="its disk is full",
+                    life=7,
+                )
+            )
+
+    with failpoints.observed(fail):
+        [uuid] = world.build()
+        first, second = world.becomes(uuid, "active").attempts
+
+    assert (first.state, first.reason, second.host) == ("failed", "its disk is full", "b")
+    wait_until(lambda: world.placement.hosts_held() == {node("b")})
