@@ -4,11 +4,12 @@ The super conductor raises the number in the transaction that records an order. 
 an order, and the order arrives after a later one was carried out, it changes nothing.
 """
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Integer, case, cast
 
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.schema import cell_instances
 from moorage import errors
+from moorage.db.columns import now
 from moorage.messages.basis import NumberedOrder
 from moorage.messages.wire import R
 
@@ -61,9 +62,17 @@ def refuse(connection: Connection, cell_uuid: str, message: NumberedOrder[R]) ->
 def next_guest_order(records: CellRecords, connection: Connection, instance: CellInstance) -> None:
     """Raise the number of the last order to a guest of an instance, for a new order; the instance is locked.
 
-    The agent refuses an order with a lower number than the last one.
+    The agent refuses an order with a lower number than the last one. A number is at least the time: so after the
+    cell's database was restored from a backup, orders do not count as older than those of the lost history.
     """
-    records.change(connection, instance.uuid, guest_order_number=instance.guest_order_number + 1)
+    columns = cell_instances.c
+    # Seconds would exceed the column in 2038. Nobody orders something of one guest every ten seconds for long.
+    following, time = columns.guest_order_number + 1, cast(now() / 10, Integer)
+    connection.execute(
+        cell_instances.update()
+        .where(columns.cell_uuid == records.cell_uuid, columns.uuid == instance.uuid)
+        .values(guest_order_number=case((following > time, following), else_=time))
+    )
 
 
 def _stale(instance: CellInstance, reason: str) -> errors.StaleOrder:

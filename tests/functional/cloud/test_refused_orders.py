@@ -22,7 +22,7 @@ from support.databases.database_dump import differences, dump
 from support.operations.cloud import Troubles, TroublesomeCloud, plan
 from support.operations.room import Room, rooms_of
 
-from conductor.schema import conductor_instances
+from conductor.schema import cell_instances, conductor_instances
 from moorage import errors, ids
 from moorage.messages import BuildInstances, ListMigrations, ListOperations, SetHost
 from moorage.model.inspection import OperationSummary
@@ -226,4 +226,16 @@ def test_orders_are_refused_as_often_as_there_were_orders_since_the_backup_of_th
         faults = [refused(room, "rebuild", uuid) for _ in range(3)]
 
         assert [type(fault) for fault in faults] == [errors.StaleOrder, errors.StaleOrder, type(None)]
+        room.becomes(uuid, "active")
+
+
+def test_the_guest_of_a_server_takes_orders_after_the_database_of_its_cell_was_restored(room: Room) -> None:
+    backup = cell_instances.update().values(guest_order_number=0)
+    with server_in(room, "active") as uuid:
+        give(room, "rebuild", uuid)
+        room.becomes(uuid, "active")
+        room.cloud.database.write(lambda connection: connection.execute(backup.where(cell_instances.c.uuid == uuid)))
+
+        give(room, "rebuild", uuid)
+
         room.becomes(uuid, "active")
