@@ -202,6 +202,15 @@ def test_the_log_of_a_service_does_not_repeat_the_lines_of_an_outage(tmp_path: P
     assert file.read_text().count("is unreachable") == 1
 
 
+def test_different_faults_of_one_task_are_each_logged_with_their_traceback(tmp_path: Path) -> None:
+    file = start_log(tmp_path, "scheduler")
+    for fault in (KeyError("one"), ValueError("two"), ValueError("two")):
+        logging.getLogger("moorage.service.process").error("%s: an unexpected fault", tmp_path, exc_info=fault)
+    lines = file.read_text()
+    assert lines.count("an unexpected fault") == 2
+    assert "ValueError: two" in lines
+
+
 def test_lines_in_json_have_service_request_and_attempt(tmp_path: Path) -> None:
     file = start_log(tmp_path, "scheduler", use_json=True)
     with context.bound(request_id="r-1", attempt_id="a-1"):
