@@ -75,7 +75,8 @@ class _Repeated(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may run while it is held, and close a connection, which logs.
+        self._lock = threading.RLock()
         #: By line, the time when it last passed, and the number that was left out since.
         self._passed: dict[tuple[object, ...], tuple[float, int]] = {}
 

@@ -211,6 +211,25 @@ def test_different_faults_of_one_task_are_each_logged_with_their_traceback(tmp_p
     assert "ValueError: two" in lines
 
 
+def test_a_line_that_is_logged_while_another_one_is_compared_does_not_stop_the_log() -> None:
+    repeated = logs._Repeated()
+
+    def passes(message: str, *arguments: object) -> bool:
+        return repeated.filter(logging.LogRecord("moorage.db.database", logging.ERROR, "", 0, message, arguments, None))
+
+    class Logging:
+        """Logs as the garbage collector may cause it: it can run within any expression."""
+
+        def __str__(self) -> str:
+            return str(passes("a connection was dropped"))
+
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(passes("away: %s", Logging())), daemon=True)
+    thread.start()
+    thread.join(10.0)
+    assert found == [True]
+
+
 def test_lines_in_json_have_service_request_and_attempt(tmp_path: Path) -> None:
     file = start_log(tmp_path, "scheduler", use_json=True)
     with context.bound(request_id="r-1", attempt_id="a-1"):
