@@ -109,7 +109,7 @@ _NOT_AGAIN = _Repeated()
 def _without_connection(record: logging.LogRecord) -> tuple[object, ...]:
     """Return what distinguishes a line from others, without the number of its connection and of its try."""
     if isinstance(record.args, Mapping):
-        return record.msg, *(str(record.args.get(name)) for name in ("hostname", "port", "topic", "err_str"))
+        return record.msg, *(str(record.args.get(name)) for name in ("hostname", "port", "topic", "queue", "err_str"))
     # The message of an unexpected fault does not name the fault, and its traceback follows.
     return record.msg, record.getMessage(), record.exc_info and repr(record.exc_info[1])
 

@@ -230,6 +230,16 @@ def test_a_line_that_is_logged_while_another_one_is_compared_does_not_stop_the_l
     assert found == [True]
 
 
+def test_a_broker_that_cannot_declare_several_queues_is_logged_for_each_of_them() -> None:
+    repeated = logs._Repeated()
+    message = "Internal amqp error (541) during queue declare. Queue: [%(queue)s], error message: [%(err_str)s]"
+    passed = []
+    for queue in ("scheduler", "placement", "placement"):
+        fields = {"sleep_time": 2, "queue": queue, "err_str": "INTERNAL_ERROR"}
+        passed.append(repeated.filter(logging.LogRecord(LIBRARY, logging.ERROR, "", 0, message, (fields,), None)))
+    assert passed == [True, True, False]
+
+
 def test_lines_in_json_have_service_request_and_attempt(tmp_path: Path) -> None:
     file = start_log(tmp_path, "scheduler", use_json=True)
     with context.bound(request_id="r-1", attempt_id="a-1"):
