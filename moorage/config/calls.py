@@ -12,6 +12,8 @@ from oslo_config import cfg
 from moorage.config import options, unknown
 
 EXCHANGE = "moorage"
+#: The ways to log in that the AMQP library knows, and that need no further library.
+LOGINS = ("PLAIN", "AMQPLAIN", "EXTERNAL")
 #: The options of the bus library that are read here, by group, with Moorage's defaults.
 _BUS: dict[str | None, list[cfg.Opt]] = {
     None: [cfg.StrOpt("transport_url", secret=True), cfg.StrOpt("control_exchange", default=EXCHANGE)],
@@ -40,4 +42,4 @@ def read(files: Sequence[Path]) -> cfg.ConfigOpts:
 def is_direct(conf: cfg.ConfigOpts) -> bool:
     """Return whether calls need no feature that only the bus library has, for instance compression."""
     rabbit = conf.oslo_messaging_rabbit
-    return rabbit.kombu_compression is None and rabbit.rabbit_login_method in ("PLAIN", "AMQPLAIN", "EXTERNAL")
+    return rabbit.kombu_compression is None and rabbit.rabbit_login_method in LOGINS

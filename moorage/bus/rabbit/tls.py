@@ -10,6 +10,7 @@ import amqp
 from oslo_config import cfg, types
 
 from moorage import errors
+from moorage.config.calls import LOGINS
 
 #: The options of the group ``oslo_messaging_rabbit`` that a URL may also have at its end, except for the TLS version.
 OPTIONS = frozenset(("ssl", "ssl_ca_file", "ssl_cert_file", "ssl_key_file", "rabbit_login_method"))
@@ -34,6 +35,9 @@ def arguments(group: cfg.ConfigOpts.GroupAttr, query: Mapping[str, str], host: s
         return query[name] if name in query else group[name]
 
     login = value("rabbit_login_method")
+    if login not in LOGINS:
+        reason = f"[oslo_messaging_rabbit] rabbit_login_method: {login} is not one of {', '.join(LOGINS)}"
+        raise errors.ConfigurationError(reason=reason)
     if not _is_true(value("ssl")):
         return {"login_method": login}
     tls: dict[str, Any] = {}

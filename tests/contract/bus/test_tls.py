@@ -192,7 +192,14 @@ def test_an_invalid_option_of_tls_is_an_error_of_the_configuration(served: str, 
         Bus(options.new(), f"{served}?{option}").probe()
 
 
-def test_a_command_refuses_an_invalid_option_of_tls(served: str) -> None:
-    direct = DirectBus(f"{served}?ssl=perhaps", calls.read([]))
-    with pytest.raises(errors.ConfigurationError, match="perhaps"):
+def test_a_login_that_the_amqp_library_does_not_know_is_an_error_of_the_configuration(served: str) -> None:
+    conf = options.new({"oslo_messaging_rabbit": {"rabbit_login_method": "RABBIT-CR-DEMO"}})
+    with pytest.raises(errors.ConfigurationError, match="RABBIT-CR-DEMO"):
+        Bus(conf, served).probe()
+
+
+@pytest.mark.parametrize("option", ["ssl=perhaps", "rabbit_login_method=foo"])
+def test_a_command_refuses_an_invalid_option_of_a_url(served: str, option: str) -> None:
+    direct = DirectBus(f"{served}?{option}", calls.read([]))
+    with pytest.raises(errors.ConfigurationError, match=option.rpartition("=")[2]):
         direct.servers_of("placement")
