@@ -21,8 +21,10 @@ LOG = logging.getLogger(__name__)
 
 #: The fractions of a caller's time-out for the queue and for the server that has taken the message. The rest is for the
 #: transport of the answer, and for the half second by which a server's time of arrival is uncertain.
-QUEUE_PART = 0.4
+_QUEUE_PART = 0.4
 SERVER_PART = 0.5
+#: The most seconds for the queue. RabbitMQ refuses a message that may wait for more than ten years. Arbitrary.
+_LONGEST_IN_QUEUE = 1e8
 #: The prefix of a reply queue that the broker deletes when its caller's connection ends: if such a queue is missing,
 #: its caller is gone. Other reply queues may be missing until their callers have connected again.
 REPLIES_OF_CONNECTION = "reply_direct_"
@@ -40,6 +42,11 @@ _LONGEST_SENDING = 55
 
 #: The progress of one call; see :meth:`Caller.exchange`.
 Exchange = Generator[float, Any, R]
+
+
+def seconds_for_queue(timeout: float) -> float:
+    """Return the part of a caller's time-out that its message may spend in the broker's queue, in seconds."""
+    return min(timeout * _QUEUE_PART, _LONGEST_IN_QUEUE)
 
 
 class Wake(Message[None], frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from oslo_config import cfg
 
 from moorage import errors, ids
 from moorage.addresses import address, mask_url
-from moorage.bus.calling import QUEUE_PART, REPLIES_OF_CONNECTION, reason, unreadable
+from moorage.bus.calling import REPLIES_OF_CONNECTION, reason, seconds_for_queue, unreadable
 from moorage.bus.rabbit import alarms, tls
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class DirectConnection:
         own = {"_msg_id": message_id, "_reply_q": self._queue, "_timeout": None, "_unique_id": ids.fresh()}
         body = json.dumps({"oslo.version": "2.0", "oslo.message": json.dumps({**content, **own})})
         # The broker drops the message when its caller can no longer get an answer in time.
-        expires = str(int(seconds * QUEUE_PART * 1000))
+        expires = str(int(seconds_for_queue(seconds) * 1000))
         message = amqp.Message(body, content_type="application/json", content_encoding="utf-8", expiration=expires)
         self._channel.basic_publish(message, exchange=exchange, routing_key=topic)
         while (left := end - time.monotonic()) > 0:

@@ -19,7 +19,7 @@ from oslo_config import cfg
 
 from moorage import context
 from moorage.addresses import address
-from moorage.bus.calling import QUEUE_PART
+from moorage.bus.calling import seconds_for_queue
 from moorage.bus.rabbit import alarms, tls
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
@@ -319,7 +319,7 @@ def send_once_there_is_a_queue(send: Callable[[oslo_messaging.TransportOptions |
     :param send: sends the call with the given options.
     :param timeout: the caller's time-out, in seconds.
     """
-    end = time.monotonic() + timeout * QUEUE_PART
+    end = time.monotonic() + seconds_for_queue(timeout)
     while True:
         try:
             return send(RETURNED)
@@ -339,4 +339,4 @@ def seconds_in_queue(timeout: float, left: float | None) -> float:
     :param left: the seconds until the caller's deadline, if there is one.
     """
     lost = 0.0 if left is None else max(0.0, timeout - left)
-    return timeout * QUEUE_PART - lost
+    return seconds_for_queue(timeout) - lost

@@ -84,6 +84,14 @@ def test_answers_and_errors_arrive_with_their_classes(direct: DirectBus) -> None
     assert client.call(ListCells()) == [EAST]
 
 
+def test_a_caller_may_wait_for_longer_than_a_broker_keeps_messages(store: str, direct: DirectBus) -> None:
+    decades = 1e9
+    assert DirectClient(direct, "placement", None, decades).call(ListCells()) == [EAST]
+    bus = Bus(options.new({"DEFAULT": {"transport_url": store}, "rpc": {"call_timeout": decades}}))
+    assert bus.client("placement").call(ListCells()) == [EAST]
+    bus.close()
+
+
 def test_one_server_is_called_by_its_name_and_pinged(direct: DirectBus) -> None:
     client = DirectClient(direct, "placement", "one", 10.0)
     client.ping()
