@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import tenacity
 
@@ -33,6 +33,8 @@ T = TypeVar("T")
 STOP_SECONDS = 10.0
 #: Seconds between two log lines of one wait.
 _LOG_SECONDS = 5.0
+#: Seconds that a process ended by force waits for its last log line. Arbitrary.
+_LAST_LINE_SECONDS = 1.0
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 #: The number of new objects after which the garbage collector runs. With Python's 700 it ran once per claim or two and
 #: took a twelfth of a busy scheduler's time. It found almost nothing, because nearly all objects were already freed.
@@ -124,8 +126,7 @@ class _Signals:
         while True:
             left = None if end is None else max(0.0, end - time.monotonic())
             if not select.select(sources, [], [], left)[0]:
-                LOG.error("Not stopped within %s s, and ended by force; at work: %s", self._stop_seconds, _at_work())
-                os._exit(1)
+                _end_by_force(self._stop_seconds)
             numbers = os.read(self._read, 64)
             if not numbers:
                 sources = []
@@ -150,6 +151,17 @@ def _own_signals() -> int:
     # The interpreter itself writes to it, even while the main thread is busy.
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     return read
+
+
+def _end_by_force(stop_seconds: float) -> NoReturn:
+    """Log what is at work, and end the process; the log may hang as well, for instance if nobody reads its pipe."""
+    line = "Not stopped within %s s, and ended by force; at work: %s"
+    try:
+        last = threading.Thread(target=LOG.error, args=(line, stop_seconds, _at_work()), daemon=True)
+        last.start()
+        last.join(_LAST_LINE_SECONDS)
+    finally:
+        os._exit(1)
 
 
 def _at_work() -> str:

@@ -51,6 +51,14 @@ def test_a_stop_that_hangs_is_ended_by_force_after_the_time_for_a_stop() -> None
         assert service.ended() == 1
 
 
+def test_a_stop_that_hangs_while_a_line_of_the_log_cannot_be_written_is_ended_by_force() -> None:
+    with running("LogHangs", stop_seconds=0.5) as service:
+        service.until("Ready")
+        service.send(signal.SIGTERM)
+        service.until("stop")
+        assert service.ended() == 1
+
+
 def test_threads_that_hang_after_the_stop_are_ended_by_force() -> None:
     with running("ExitHangs", stop_seconds=2.0) as service:
         service.until("Ready")

@@ -51,6 +51,11 @@ class StopHangs(Quiet):
         print("stop", flush=True)
         forever()
 
+class LogHangs(StopHangs):
+    def stop(self):
+        logging.getLogger().handlers[0].acquire()
+        super().stop()
+
 class ExitHangs(Quiet):
     def start(self):
         ThreadPoolExecutor().submit(forever)
