@@ -127,7 +127,12 @@ class Database:
     def lacks_file(self) -> bool:
         """Tell whether it is an SQLite file that does not exist; a connection would create it."""
         path = self.url.database or ":memory:"
-        return self.is_sqlite and path != ":memory:" and not path.startswith("file:") and not Path(path).exists()
+        if not self.is_sqlite or path == ":memory:" or path.startswith("file:"):
+            return False
+        try:
+            return not Path(path).exists()
+        except OSError:
+            return False  # it cannot be looked for, and a connection gets an error
 
     def close(self) -> None:
         """Close all pooled connections."""

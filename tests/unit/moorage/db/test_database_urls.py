@@ -9,6 +9,7 @@ from sqlalchemy import text
 
 from moorage import errors
 from moorage.db.database import Database
+from moorage.db.schemas import known_schemas
 
 #: No server listens on this port.
 URL = "mysql+pymysql://service:secret@127.0.0.1:1/moorage?"
@@ -67,6 +68,14 @@ def test_the_name_of_a_database_may_be_in_a_file_of_the_driver() -> None:
 def test_a_charset_in_which_not_every_name_can_be_sent_is_a_configuration_error(charset: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=f"charset={charset}: it has to be utf8mb4"):
         Database(f"{URL}charset={charset}", "main")
+
+
+def test_a_file_that_cannot_be_looked_for_is_a_store_that_cannot_be_reached(tmp_path: Path) -> None:
+    # As for a file in a directory that this user may not search, the system refuses to tell whether it exists.
+    database = Database(f"sqlite:///{tmp_path / ('name' * 100)}", "main")
+    with pytest.raises(errors.StoreUnavailable, match="unable to open"):
+        known_schemas()["main"].revision(database)
+    database.close()
 
 
 def test_a_file_that_is_no_database_or_is_damaged_is_refused(tmp_path: Path) -> None:
