@@ -189,6 +189,10 @@ def test_a_line_about_an_unreachable_broker_is_written_once_a_minute_with_the_nu
     refused(1)
     refused(1)
     assert len(lines) == 11
+    # The number of lines that were left out in the former one is not lost.
+    log("[%(connection_id)s] Reconnected to AMQP server on %(hostname)s", {"connection_id": 1, "hostname": "one"})
+    refused(1)
+    assert lines[12] == "[1] AMQP server on one:5672 is unreachable: refused. (1 lines like this were left out before)"
 
 
 @pytest.mark.parametrize(
