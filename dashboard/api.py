@@ -10,14 +10,13 @@ import msgspec
 
 from dashboard.access import AUDIT, READ
 from dashboard.sources import Sources
+from moorage.messages.scheduler import MOST_EXPLAINED_HOSTS
 from moorage.messages.wire import decode_strictly
 from moorage.model import Flavor
 from placement_store.http.refusals import HTTPRefusal
 
 #: Bytes of an answer from which it is compressed: compression hardly shortens a smaller one.
 _COMPRESSED_FROM = 2_000
-#: The maximum number of hosts to explain in one question: the limit of the message.
-_MOST_HOSTS = 20
 _SIZE = ("vcpus", "memory_mb", "root_gb")
 
 
@@ -104,8 +103,8 @@ class ExplainResource(DashboardResource):
         """
         _parameters(request, "instance", "host", "now", *_SIZE)
         hosts = tuple(request.get_param_as_list("host") or ())
-        if len(hosts) > _MOST_HOSTS:
-            raise HTTPRefusal(400, f"At most {_MOST_HOSTS} hosts can be explained at once.")
+        if len(hosts) > MOST_EXPLAINED_HOSTS:
+            raise HTTPRefusal(400, f"At most {MOST_EXPLAINED_HOSTS} hosts can be explained at once.")
         uuid = request.get_param("instance")
         size = {name: request.get_param_as_int(name) for name in _SIZE if request.has_param(name)}
         if (uuid is None) == (not size):

@@ -8,7 +8,7 @@ from moorage.cli.lists import MessageClient
 from moorage.messages import ExplainRequest, ShowInstance
 from moorage.model import Explanation, Flavor, Instance, RequestSpec
 from moorage.model.states import UNDER_WAY
-from scheduler.commands.explain import present_request, recorded_request
+from scheduler.commands.explain import explained_hosts, present_request, recorded_request
 
 
 def of_instance(
@@ -28,12 +28,11 @@ def of_instance(
 
 
 def _question(instance: Instance, hosts: tuple[str, ...]) -> ExplainRequest:
-    own = () if instance.host is None else (instance.host,)
     return ExplainRequest(
         request_spec=present_request(instance, recorded_request(instance)),
         instance_uuid=instance.uuid,
         under_way=instance.state in UNDER_WAY,
-        hosts=tuple(dict.fromkeys((*hosts, *own))),
+        hosts=explained_hosts(instance, hosts),
     )
 
 

@@ -27,6 +27,9 @@ from moorage.model import (
 )
 from moorage.model.inspection import PolicyState, ViewDrift
 
+#: The most hosts that one explanation describes by name.
+MOST_EXPLAINED_HOSTS = 20
+
 
 class SelectDestinations(Mutation[list[list[Selection]]], ToScheduler, frozen=True, kw_only=True):
     """Select and claim a host for each instance, in order, each with its alternates, in one transaction.
@@ -81,7 +84,7 @@ class ExplainRequest(Message[Explanation], ToScheduler, frozen=True, kw_only=Tru
     under_way: bool | None = None
     moving: MoveKind | None = None
     #: Hosts to be explained: why they were refused, or their rank.
-    hosts: Annotated[tuple[Name, ...], Meta(max_length=20)] = ()
+    hosts: Annotated[tuple[Name, ...], Meta(max_length=MOST_EXPLAINED_HOSTS)] = ()
     #: Count the further instances that would fit, in all and by cell; and the most seconds of a search for that.
     what_if: bool = False
     patience: Annotated[float, Meta(ge=0, le=60)] = 5.0

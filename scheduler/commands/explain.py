@@ -21,6 +21,7 @@ from moorage.messages import (
     ListMigrations,
     ShowInstance,
 )
+from moorage.messages.scheduler import MOST_EXPLAINED_HOSTS
 from moorage.messages.wire import decode_strictly
 from moorage.model import Destination, Explanation, Instance, MoveKind, RequestSpec
 from moorage.model.states import UNDER_WAY
@@ -135,17 +136,13 @@ class Explain(Configured, ShowOne):
     def _ask(self, given: argparse.Namespace, spec: RequestSpec, instance: Instance | None = None) -> Explanation:
         if not 1 <= given.count <= MAX_INSTANCES:
             raise errors.InvalidRequest(path="--count", reason=f"from 1 to {MAX_INSTANCES} can be requested")
-        # The present host of an instance is always explained too.
-        hosts = dict.fromkeys(given.host)
-        if instance is not None and instance.host is not None:
-            hosts |= {instance.host: None}
         message = ExplainRequest(
             request_spec=spec,
             instances=given.count,
             instance_uuid=None if instance is None else instance.uuid,
             under_way=None if instance is None else instance.state in UNDER_WAY,
             moving=given.moving,
-            hosts=tuple(hosts),
+            hosts=explained_hosts(instance, given.host),
             what_if=given.what_if,
             patience=given.patience,
         )
@@ -223,6 +220,14 @@ def _request_of(given: argparse.Namespace, instance: Instance) -> RequestSpec:
 def present_request(instance: Instance, spec: RequestSpec) -> RequestSpec:
     """Return the request of an instance as if it were to be placed now: a shelved one stays in its cell."""
     return _within_its_cell(instance, spec) if instance.state in ("shelved", "unshelving") else spec
+
+
+def explained_hosts(instance: Instance | None, named: Sequence[str]) -> tuple[str, ...]:
+    """Return the hosts to explain: the named ones, and the own one of an instance if the message has room for it."""
+    hosts = tuple(dict.fromkeys(named))
+    if instance is None or instance.host is None or instance.host in hosts or len(hosts) >= MOST_EXPLAINED_HOSTS:
+        return hosts
+    return (*hosts, instance.host)
 
 
 def _within_its_cell(instance: Instance, spec: RequestSpec) -> RequestSpec:

@@ -7,7 +7,7 @@ import pytest
 from dashboard import explanations
 from moorage import ids
 from moorage.messages import ExplainRequest, ShowInstance
-from moorage.messages.wire import Message
+from moorage.messages.wire import Message, decode_strictly, encode
 from moorage.model import Explanation, Flavor, Instance, RequestSpec
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1))
@@ -47,3 +47,14 @@ def test_an_instance_under_way_is_asked_about_as_such(state: str, under_way: boo
     [asked] = scheduler.messages
     assert isinstance(asked, ExplainRequest)
     assert (asked.under_way, asked.hosts) == (under_way, ("host1",))
+
+
+@pytest.mark.parametrize("count", [19, 20])
+def test_the_own_host_of_an_instance_is_left_out_if_as_many_hosts_are_named_as_a_message_takes(count: int) -> None:
+    instance = Instance(
+        uuid=ids.fresh(), state="active", project_id="p", user_id="u", flavor=SPEC.flavor, request_spec=SPEC, host="own"
+    )
+    scheduler, named = FakePart(Explanation(hosts=0)), tuple(f"host{number}" for number in range(count))
+    explanations.of_instance(FakePart(instance), scheduler, instance.uuid, named, now=True)
+    [asked] = scheduler.messages
+    assert decode_strictly(ExplainRequest, encode(asked)).hosts == (*named, "own")[:20]
