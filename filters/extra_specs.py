@@ -107,7 +107,7 @@ def _number_requirement(holds: Callable[[float, float], bool], wanted: float) ->
 def _text_requirement(holds: Callable[[str, str], bool], wanted: str) -> Requirement:
     def required(value: Any) -> bool:
         found = _text(value)
-        return found is not None and holds(found, wanted)
+        return found is not None and holds(found, wanted.lower() if isinstance(value, bool) else wanted)
 
     return required
 

@@ -29,7 +29,9 @@ PATH = "$.flavor.extra_specs['key']"
         ("== 1e3", [1000], [1001]),
         # Texts, letter by letter.
         ("s== 5", ["5", 5], ["5.0", None]),
+        ("s== True", [True, "True"], [False, "true", None]),
         ("s!= a", ["b", 1], ["a", None, ["b"]]),
+        ("s!= True", [False, "true"], [True, "True", None]),
         ("s< b", ["a", "B"], ["b", "c", None]),
         ("s<= b", ["a", "b"], ["c", None]),
         ("s> 2", ["3", "21"], ["2", "10", None]),
