@@ -1,6 +1,7 @@
 """The filter for hosts that report all required metrics."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from oslo_config import cfg
@@ -21,6 +22,11 @@ class MetricsFilter(ConditionsFilter):
             "metrics_weight_setting, so that the weigher finds them for every host.",
         ),
     )
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__(settings)
+        if "" in settings["required_metrics"]:
+            raise ValueError("required_metrics has two commas without a name between them")
 
     def concerns(self, request: RequestSpec) -> bool:  # noqa: ARG002
         """Return whether any metrics are required."""

@@ -7,6 +7,8 @@ import pytest
 from support.scheduler.builders import spec
 from support.scheduler.plugin_cases import a_filter, attributes, hosts, imaged, passing
 
+from moorage import errors
+
 
 @pytest.mark.parametrize(
     ("images", "isolated", "restrict", "image", "left"),
@@ -62,3 +64,8 @@ def test_all_hosts_pass_if_no_metrics_are_required(tmp_path: Path) -> None:
     plugin = a_filter("metrics", tmp_path)
     assert not plugin.concerns(spec())
     assert passing(plugin, attributes({}), spec()) == [0]
+
+
+def test_a_list_of_metrics_with_a_gap_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigurationError, match="required_metrics has two commas"):
+        a_filter("metrics", tmp_path, required_metrics="cpu.percent,,pressure")
