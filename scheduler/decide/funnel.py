@@ -16,6 +16,7 @@ import numpy as np
 
 from moorage import errors, metrics
 from moorage.model import AllocationRequest, FilterCount, RequestSpec
+from moorage.model.summary import shortened
 from moorage.plugin import BadValue, BoolArray, Filter, FloatArray, Host, HostView, RequestRefused, Weigher
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures, require_texts
 from scheduler.decide.ranking import Contribution, Ranking, RowArray, SeededTies
@@ -27,6 +28,9 @@ LOG = logging.getLogger(__name__)
 #: The types of a filter's answer, and of a weigher's.
 _BOOLEANS = (bool, np.bool_)
 _NUMBERS = (int, float, np.bool_, np.integer, np.floating)
+#: The most characters of a filter's reason for refusing one host. Arbitrary. A reason may name each of the thousands of
+#: names in a request: for the hosts of one explanation, these are too many for a message.
+_LONGEST_REASON = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +204,7 @@ class Funnel:
         except PLUGIN_EXCEPTIONS:
             LOG.warning("The filter %s gives no reason for refusing host %s", name, host.service_host, exc_info=True)
             return reason_of(plugin)
-        return reason if isinstance(reason, str) and reason else reason_of(plugin)
+        return shortened(reason, _LONGEST_REASON) if isinstance(reason, str) and reason else reason_of(plugin)
 
     def rank(self, view: Snapshot, request: RequestSpec, feasible: BoolArray, seed: int) -> Ranking:
         """Return the feasible hosts with their weights: the sums of what the weighers contribute.

@@ -2,17 +2,19 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from support.scheduler.builders import funnel, host_cache, host_row, provider, select, spec
 
 from moorage import errors
-from moorage.model import RequestSpec
+from moorage.bus.message_size import SURELY_FITS
+from moorage.model import RequestSpec, ResourceGroup
 from moorage.plugin import BoolArray, Filter, FloatArray, Host, HostView, Weigher
 from moorage.testing.builders import inventory
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.host_candidates import RefusedClaims
-from scheduler.decide.planner import DestinationPlan, Planner
+from scheduler.decide.planner import DestinationPlan, NoHost, Planner
 from scheduler.plugins.loading import Named, Weighted
 from scheduler.view.snapshot import Snapshot
 
@@ -223,6 +225,22 @@ def test_a_value_that_a_plugin_cannot_use_is_named() -> None:
         errors.BadPluginValue, match=r"operators_own cannot use a value .*: speed is 'fast', which is no number"
     ):
         Funnel([], [Weighted("operators_own", BySpeed({}), 1.0)]).rank(snapshot, spec(), everyone(snapshot), seed=0)
+
+
+def test_the_explanation_of_a_request_with_thousands_of_names_fits_into_a_message() -> None:
+    traits = [tuple(f"CUSTOM_{group}_{number}_{'X' * 200}" for number in range(20)) for group in range(63)]
+    groups = {f"{n}": ResourceGroup(resources={"VCPU": 1}, required=named) for n, named in enumerate(traits, 1)}
+    forced = tuple(f"host{number}" for number in range(20))
+    asked = select(memory_mb=1, root_gb=0, groups=groups, group_policy="none", force_hosts=forced)
+    hosts = [host_row(number) for number in range(20)]
+    view = host_cache(hosts, [provider(host, VCPU=inventory(99), MEMORY_MB=inventory(1)) for host in hosts]).snapshot()
+    planner, claims = Planner(funnel(), 1), RefusedClaims()
+    outcome = planner.plan(view, asked, claims)
+    assert isinstance(outcome, NoHost)
+    explanation = planner.why_not(outcome, asked, claims)
+    assert explanation.named_hosts["host3"].startswith(f"has not {traits[0][0]}; has not ")
+    assert (len(explanation.named_hosts), len(explanation.nearest_hosts)) == (20, 5)
+    assert len(msgspec.json.encode(explanation)) < SURELY_FITS
 
 
 # --- Invalid requests -------------------------------------------------------------------------------------------------
