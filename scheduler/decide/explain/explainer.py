@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 
 import numpy as np
 from msgspec import structs
@@ -22,6 +23,8 @@ from scheduler.view.snapshot import Snapshot
 
 #: The maximum number of named hosts that are described: a request may name thousands.
 _NAMED_HOSTS = 20
+#: The maximum number of nearest misses: a request may have thousands of amounts, and each host may lack all of them.
+_MOST_MISSES = 100
 #: The number of best hosts, by weight, whose scores are listed.
 _TOP_HOSTS = 5
 
@@ -68,13 +71,14 @@ class Explainer:
         """
         view, filtered, host_candidates = self._view, self._trace.filtered, self._trace.host_candidates
         nearest = NearestMisses(view, filtered, host_candidates)
-        misses = [miss for row, number in nearest.nearest_rows(lacking=True) for miss in nearest.misses_of(row, number)]
+        found = (miss for row, number in nearest.nearest_rows(lacking=True) for miss in nearest.misses_of(row, number))
+        misses = tuple(islice(found, _MOST_MISSES))
         chosen = self._trace.chosen
         named, lost = self._rows_named(), self._lost_races()
         return Explanation(
             hosts=len(view),
             filters=tuple(self._filters(nearest)),
-            nearest_misses=tuple(misses),
+            nearest_misses=misses,
             nearest_hosts=self._nearest_hosts(nearest, misses),
             named_hosts={name: self._describe(rows) for name, rows in named.items()},
             refused_claims=tuple(sorted(lost)),

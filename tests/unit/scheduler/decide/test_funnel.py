@@ -243,6 +243,16 @@ def test_the_explanation_of_a_request_with_thousands_of_names_fits_into_a_messag
     assert len(msgspec.json.encode(explanation)) < SURELY_FITS
 
 
+def test_an_explanation_lists_the_first_hundred_of_thousands_of_nearest_misses() -> None:
+    groups = {f"{n}": ResourceGroup(resources={f"CUSTOM_{m}": n for m in range(30)}) for n in range(1, 64)}
+    asked = select(groups=groups, group_policy="none")
+    planner, claims = Planner(funnel(), 1), RefusedClaims()
+    outcome = planner.plan(host_cache([host_row(0), host_row(1)]).snapshot(), asked, claims)
+    assert isinstance(outcome, NoHost)
+    misses = planner.why_not(outcome, asked, claims).nearest_misses
+    assert (len(misses), {miss.reason for miss in misses}) == (100, {"has none"})
+
+
 # --- Invalid requests -------------------------------------------------------------------------------------------------
 
 
