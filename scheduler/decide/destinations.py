@@ -22,6 +22,8 @@ from scheduler.view.provisional import AddedClaims
 
 LOG = logging.getLogger(__name__)
 
+#: The number of selections that are as long as one explanation may be: about a hundred kilobytes.
+_AN_EXPLANATION = 100
 #: The maximum number of hosts that a log line names.
 _NAMED = 5
 
@@ -37,6 +39,10 @@ def check(message: SelectDestinations) -> None:
     if count * (1 + message.num_alternates) > MAX_SELECTIONS:
         raise errors.InvalidRequest(
             path="$.num_alternates", reason=f"that makes more than {MAX_SELECTIONS} selections in one answer"
+        )
+    if message.explain and count * (1 + message.num_alternates + _AN_EXPLANATION) > MAX_SELECTIONS:
+        raise errors.InvalidRequest(
+            path="$.explain", reason="the explanations of so many instances may not fit into one answer"
         )
     if move is None:
         return

@@ -79,6 +79,16 @@ def test_each_instance_is_explained_after_the_claims_of_the_instances_before_it(
     assert second.explanation.chosen == second.service_host != first.service_host
 
 
+def test_more_explanations_than_fit_into_an_answer_are_refused_and_nothing_is_claimed(rig: Rig) -> None:
+    rig.add_hosts([0], vcpus=1000, memory_mb=2**30)
+    scheduler = rig.scheduler()
+    with pytest.raises(errors.InvalidRequest) as refused:
+        scheduler.select(asked_for("r1", count=100, root_gb=0))
+    assert refused.value.path == "$.explain"
+    assert scheduler.used(0) == 0
+    assert all(one.explanation for [one] in scheduler.select(asked_for("r2", count=99, root_gb=0)))
+
+
 def test_an_explanation_is_the_same_after_it_was_encoded_and_decoded(rig: Rig) -> None:
     rig.add_hosts(range(3))
     told = explain(rig.scheduler(), hosts=("host1",), what_if=True)
