@@ -6,15 +6,27 @@ import pytest
 from os_traits import MISC_SHARES_VIA_AGGREGATE
 from sqlalchemy import select
 from support.databases.rows_read import rows_read
+from support.databases.statements import statements_of
 from support.placement_store.builders import Store
 from support.placement_store.move_builders import SMALL
 
 from moorage import ids
 from moorage.messages import AuditStore, ListClaims, ListServices, ReportService, SetTraits
 from moorage.model.inspection import ServiceReport
+from placement_store.claims import list as claim_list
 from placement_store.claims.list import claims
 from placement_store.schema import allocations, consumers, inventories, resource_providers
 from placement_store.upkeep.audit import report
+
+
+def add_consumers(store: Store, **columns: object) -> None:
+    """Add 5,000 consumers with these columns; uuids that are given stand for a new one in each."""
+    same = {"project_id": "p", "user_id": "u", "generation": 1, "created_at": 1.0, "updated_at": 1.0, **columns}
+    new = [name for name in ("accepted_by", "claim_id") if columns[name] is not None]
+    rows = [{"uuid": ids.fresh(), **same, **{name: ids.fresh() for name in new}} for _ in range(5_000)]
+    store.database.write(lambda connection: connection.execute(consumers.insert(), rows))
+    with store.database.engine.connect() as connection:
+        connection.exec_driver_sql("ANALYZE TABLE consumers")
 
 
 def test_claims_are_listed_the_oldest_first_with_the_accepting_attempt_and_host(store: Store, host: str) -> None:
@@ -185,15 +197,50 @@ def test_the_few_unaccepted_claims_are_listed_without_reading_all_others(store: 
     few = sorted(ids.fresh() for _ in range(3))
     for uuid in few:
         store.claim(uuid, {host: {"VCPU": 1}})
-    same = {"project_id": "p", "user_id": "u", "generation": 1, "created_at": 1.0, "updated_at": 1.0}
-    rows = [{"uuid": ids.fresh(), "claim_id": ids.fresh(), "accepted_by": ids.fresh(), **same} for _ in range(5_000)]
-    store.database.write(lambda connection: connection.execute(consumers.insert(), rows))
-    with store.database.engine.connect() as connection:
-        connection.exec_driver_sql("ANALYZE TABLE consumers")
+    # No host has accepted a consumer without a claim either.
+    add_consumers(store, accepted_by=ids.fresh(), claim_id=ids.fresh(), claimed_at=1.0)
+    add_consumers(store, accepted_by=None, claim_id=None, claimed_at=None)
     message = ListClaims(unaccepted=True, limit=5_000)
     found, read = rows_read(store.database, lambda connection: claims(connection, message))
     assert sorted(claim.consumer_uuid for claim in found) == few
     assert read < 100
+
+
+@pytest.mark.backends("mariadb")
+def test_the_few_old_claims_are_found_in_an_index_without_reading_the_rows_of_all_others(
+    store: Store, host: str
+) -> None:
+    few = sorted(ids.fresh() for _ in range(3))
+    for uuid in few:
+        store.claim(uuid, {host: {"VCPU": 1}})
+    store.age("consumers", "claimed_at", 100.0)
+    add_consumers(store, accepted_by=ids.fresh(), claim_id=ids.fresh(), claimed_at=4e9)
+    with statements_of(store.database) as statements:
+        assert [claim.consumer_uuid for claim in store.listed(older_than=60, limit=2)] == few[:2]
+        assert [claim.consumer_uuid for claim in store.listed(older_than=60, limit=2, after=few[1])] == few[2:]
+    searches = [one for one in statements if "FORCE INDEX (ix_consumers_unaccepted)" in one]
+    assert len(searches) == 2
+    with store.database.engine.connect() as connection:
+        [plan] = connection.exec_driver_sql("EXPLAIN " + searches[0], {"param_1": 60.0, "param_2": 10}).all()
+    assert "Using index" in plan.Extra
+
+
+def test_old_claims_are_listed_in_the_same_pages_whether_they_are_few_or_many(
+    store: Store, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = sorted(ids.fresh() for _ in range(5))
+    for uuid in old:
+        store.claim(uuid, {host: {"VCPU": 1}})
+    store.age("consumers", "claimed_at", 100.0)
+    store.claim(ids.fresh(), {host: {"VCPU": 1}})
+
+    def pages() -> list[list[str]]:
+        found = [store.listed(older_than=60, limit=2, after=after) for after in (None, old[1], old[3])]
+        return [sorted(claim.consumer_uuid for claim in page) for page in found]
+
+    assert pages() == [old[:2], old[2:4], old[4:]]
+    monkeypatch.setattr(claim_list, "_FEW", 4)
+    assert pages() == [old[:2], old[2:4], old[4:]]
 
 
 @pytest.mark.backends("mariadb")
