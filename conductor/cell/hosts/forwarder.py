@@ -190,7 +190,9 @@ class HostForwarder:
 
     def _forward_loads(self) -> None:
         """Report the loads that have changed since the last report, and from time to time all of them."""
-        loads, at = self._loads.now()
+        if (found := self._loads.now()) is None:
+            return
+        loads, at = found
         reports_all = time.monotonic() >= self._all_loads_at + _ALL_LOADS_EVERY
         hosts = self._loads.names() if reports_all else {*loads, *self._reported_loads}
         news = {

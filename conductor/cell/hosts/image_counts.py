@@ -1,5 +1,6 @@
 """Count image properties by host: the number of the host's instances for each value of some properties."""
 
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
@@ -16,6 +17,8 @@ from moorage.model.states import InstanceState
 
 #: The most hosts whose instances one statement reads, so that no result is large. Arbitrary.
 _AT_ONCE = 100
+#: Seconds after which a call begins to count no further hosts: heartbeats wait for it. Arbitrary.
+_COUNTED_FOR = 5.0
 #: Seconds by which a read overlaps with the last one: a transaction may commit later than the time that it records.
 _OVERLAP = 10.0
 #: The limits of a host's report: the number of pairs of name and value (the most frequent), and their length.
@@ -46,23 +49,37 @@ class ImageCounts:
         self._cell_uuid = cell_uuid
         self._names = frozenset(names)
         self._counts: dict[str, Mapping[str, int]] = {}
+        #: The hosts that are to be counted, in this order.
+        self._due: dict[str, None] = {}
+        #: Those of them that have not been counted yet since the start.
+        self._uncounted: set[str] = set()
         self._looked_at: float | None = None
 
-    def now(self) -> Counts:
-        """Return the counts of all hosts that have any.
+    def now(self) -> Counts | None:
+        """Return the counts of all hosts that have any, or None until every host has been counted once.
+
+        A call counts hosts for a few seconds, and the next one counts the rest.
 
         :raises StoreUnavailable: the records cannot be reached; the next call reads the rest.
         """
         if not self._names:
             return {}
         hosts, clock = self._database.read(self._to_look_at)
-        for part in batches(sorted(hosts), _AT_ONCE):
+        if self._looked_at is None:
+            self._uncounted = set(hosts)
+        self._looked_at = clock
+        self._due |= dict.fromkeys(sorted(hosts))
+        until = time.monotonic() + _COUNTED_FOR
+        for part in batches(list(self._due), _AT_ONCE):
             found = self._database.read_one_moment(partial(self._count, part))
             for host in part:
                 self._counts.pop(host, None)
+                del self._due[host]
             self._counts |= found
-        self._looked_at = clock
-        return dict(self._counts)
+            self._uncounted.difference_update(part)
+            if time.monotonic() >= until:
+                break
+        return None if self._uncounted else dict(self._counts)
 
     def _to_look_at(self, connection: Connection) -> tuple[set[str], float]:
         """Return the hosts whose instances may have changed since the last read, and the current time."""

@@ -27,9 +27,14 @@ class CellLoads:
         self._half_life: float = conf.conductor.failed_build_half_life
         self._images = ImageCounts(database, cell_uuid, conf.conductor.reported_image_properties)
 
-    def now(self) -> tuple[Mapping[str, HostLoad], float]:
-        """Return the current loads by host, without idle ones, and the time of the cell's database."""
+    def now(self) -> tuple[Mapping[str, HostLoad], float] | None:
+        """Return the current loads by host, without idle ones, and the time of the cell's database.
+
+        Return None while images are still being counted for the first time.
+        """
         images = self._images.now()
+        if images is None:
+            return None
 
         def work(connection: Connection) -> tuple[float, Mapping[str, int], Mapping[str, float], bool]:
             # Read the clock first: then the records are at least as new as the returned time.

@@ -127,7 +127,9 @@ class Records:
 
     def loads(self, **settings: Any) -> Mapping[str, HostLoad]:
         conf = options.new({"conductor": settings})
-        return CellLoads(conf, self.database, self.cell).now()[0]
+        found = CellLoads(conf, self.database, self.cell).now()
+        assert found is not None
+        return found[0]
 
 
 @pytest.fixture
@@ -303,6 +305,29 @@ def test_few_requests_are_read_at_a_time(records: Records, monkeypatch: pytest.M
     )
 
 
+def test_a_call_counts_hosts_for_a_few_seconds_and_nothing_is_reported_before_all_were_counted(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conductor.cell.hosts.image_counts._COUNTED_FOR", 0.0)
+    monkeypatch.setattr("conductor.cell.hosts.image_counts._AT_ONCE", 2)
+    for host in "abcde":
+        records.host(host)
+        records.instance(host, image=LINUX)
+    loads = CellLoads(
+        options.new({"conductor": {"reported_image_properties": ["os_distro"]}}), records.database, records.cell
+    )
+    assert [loads.now(), loads.now()] == [None, None]
+    for host in "abe":
+        records.operation("build", records.instance(host, image=LINUX), state="done")
+    expected = dict.fromkeys("abcde", 1)
+    # Those that have waited longest come first, and those that were counted before are not waited for.
+    for counted in ({"e": 2, "a": 2}, {"b": 2}):
+        found = loads.now()
+        assert found is not None
+        expected |= counted
+        assert {host: load.image_properties["os_distro=debian"] for host, load in found[0].items()} == expected
+
+
 def test_only_hosts_on_which_an_operation_has_ended_are_counted_again(records: Records) -> None:
     for host in "ab":
         records.host(host)
@@ -313,7 +338,8 @@ def test_only_hosts_on_which_an_operation_has_ended_are_counted_again(records: R
     records.operation("build", on_a, state="done")
     records.operation("build", on_b)
     assert counts.now() == {"a": {"os_distro=debian": 1}}
-    assert ImageCounts(records.database, records.cell, ["os_distro"]).now().keys() == {"a", "b"}
+    expected = {"os_distro=debian": 1}
+    assert ImageCounts(records.database, records.cell, ["os_distro"]).now() == {"a": expected, "b": expected}
 
     gone = cell_instances.update().where(cell_instances.c.uuid == on_a).values(state="deleted", host=None)
     records.database.write(lambda connection: connection.execute(gone))
