@@ -6,7 +6,6 @@ removes it. If the host is then disabled again, the trait is restored.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import os_traits
 from sqlalchemy import Connection, select
@@ -14,6 +13,7 @@ from sqlalchemy import Connection, select
 from placement_store.db import bulk, change_feed
 from placement_store.db.names import TraitNames
 from placement_store.db.retries import StaleRead
+from placement_store.providers import links
 from placement_store.providers import rows as providers
 from placement_store.schema import hosts, provider_traits, resource_providers
 
@@ -44,7 +44,9 @@ def add_created(connection: Connection, created: Mapping[str, int]) -> None:
     The rows of their hosts must be locked. The caller bumps generations and writes the feed.
     """
     if disabled := among(connection, created.values()):
-        _add(connection, disabled, _number(connection))
+        number = _number(connection)
+        rows = [{"resource_provider_id": id_, "trait_id": number} for id_ in sorted(disabled)]
+        bulk.insert(connection, provider_traits, rows)
 
 
 def lock(connection: Connection, node_uuids: Collection[str]) -> Collection[int]:
@@ -68,19 +70,8 @@ def mark(connection: Connection, node_uuids: Collection[str], locked: Collection
     if not locked:
         return
     disabled = among(connection, locked)
-    number = _number(connection)
-    link: Any = provider_traits.c
-    query = select(link.resource_provider_id).where(link.trait_id == number)
-    marked = {
-        row.resource_provider_id for row in bulk.select_in(connection, query, link.resource_provider_id, sorted(locked))
-    }
-    surplus = marked - disabled
-    if surplus:
-        connection.execute(
-            provider_traits.delete().where(link.trait_id == number, link.resource_provider_id.in_(sorted(surplus)))
-        )
-    _add(connection, disabled - marked, number)
-    changed = surplus | (disabled - marked)
+    enabled = disabled.symmetric_difference(locked)
+    changed = links.add_and_remove(connection, provider_traits.c.trait_id, _number(connection), disabled, enabled)
     providers.bump_generations(connection, changed, by=1)
     change_feed.record(connection, provider_ids=changed)
 
@@ -88,11 +79,6 @@ def mark(connection: Connection, node_uuids: Collection[str], locked: Collection
 def _roots(connection: Connection, node_uuids: Collection[str]) -> list[int]:
     # A node that is not a root belongs to no host.
     return [key.id for key in providers.keys_found(connection, node_uuids).values() if key.id == key.root_id]
-
-
-def _add(connection: Connection, ids: Collection[int], number: int) -> None:
-    rows = [{"resource_provider_id": id_, "trait_id": number} for id_ in sorted(ids)]
-    bulk.insert(connection, provider_traits, rows)
 
 
 def _number(connection: Connection) -> int:

@@ -92,3 +92,19 @@ def rewrite(
             connection.execute(link.table.delete().where(provider_id == id_, link.in_(gone)))
         new += [{provider_id.name: id_, link.name: number} for number in sorted(set(numbers) - present)]
     bulk.insert(connection, link.table, new)
+
+
+def add_and_remove(
+    connection: Connection, link: Column[int], number: int, joining: Collection[int], leaving: Collection[int]
+) -> set[int]:
+    """Associate providers with one trait or aggregate, and others no longer; return the ids of those that have changed.
+
+    The providers' rows must be locked.
+    """
+    provider_id = link.table.c.resource_provider_id
+    query = select(provider_id).where(link == number)
+    inside = {id_ for (id_,) in bulk.select_in(connection, query, provider_id, sorted({*joining, *leaving}))}
+    new, gone = set(joining) - inside, inside.intersection(leaving)
+    bulk.insert(connection, link.table, [{provider_id.name: id_, link.name: number} for id_ in sorted(new)])
+    bulk.change_in(connection, link.table.delete().where(link == number), provider_id, sorted(gone))
+    return new | gone

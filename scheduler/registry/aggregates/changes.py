@@ -23,7 +23,7 @@ from moorage.messages import (
 from moorage.model import ZONE_KEY, AggregateHost, HostAggregate
 from placement_store.db import bulk, change_feed
 from placement_store.db.retries import StaleRead, stale_if_taken
-from placement_store.providers import aggregates
+from placement_store.providers import aggregates, links
 from placement_store.providers import rows as providers
 from placement_store.schema import host_aggregate_hosts, provider_aggregates
 from placement_store.schema import host_aggregates as aggregate_table
@@ -154,7 +154,9 @@ def _apply(connection: Connection, number: int, before: HostAggregate, after: Ho
         aggregate_nodes.refuse_two_zones(others, affected - leaving, zone)
         aggregate_nodes.refuse_zone_change_with_servers(connection, nodes, others, before, after)
         _write_members(connection, number, joining, leaving)
-        changed = _mirror(connection, number, _providers(nodes, joining), _providers(nodes, leaving))
+        link = provider_aggregates.c.aggregate_id
+        joining_ids, leaving_ids = _providers(nodes, joining), _providers(nodes, leaving)
+        changed = links.add_and_remove(connection, link, number, joining_ids, leaving_ids)
         providers.bump_generations(connection, changed, by=1)
     # No column changes, only `seq`: followers read the metadata with the row.
     hosts.update(connection, [node.id for node in nodes], {})
@@ -171,23 +173,6 @@ def _write_members(
     for cell_uuid, names in aggregate_nodes.by_cell(leaving).items():
         of_cell = host_aggregate_hosts.delete().where(member.aggregate_id == number, member.cell_uuid == cell_uuid)
         bulk.change_in(connection, of_cell, member.service_host, names)
-
-
-def _mirror(connection: Connection, number: int, joining: Collection[int], leaving: Collection[int]) -> set[int]:
-    """Add providers to a provider aggregate and remove others; return the ids of those that have changed."""
-    link = provider_aggregates.c
-    query = select(link.resource_provider_id).where(link.aggregate_id == number)
-    inside = {
-        row.resource_provider_id
-        for row in bulk.select_in(connection, query, link.resource_provider_id, sorted({*joining, *leaving}))
-    }
-    new, gone = set(joining) - inside, inside.intersection(leaving)
-    bulk.insert(
-        connection, provider_aggregates, [{"resource_provider_id": id_, "aggregate_id": number} for id_ in sorted(new)]
-    )
-    leaving_it = provider_aggregates.delete().where(link.aggregate_id == number)
-    bulk.change_in(connection, leaving_it, link.resource_provider_id, sorted(gone))
-    return new | gone
 
 
 def _providers(nodes: Collection[Node], of_hosts: Collection[AggregateHost]) -> set[int]:
