@@ -172,10 +172,7 @@ Amounts = Mapping[str, Mapping[str, int]]
 
 
 def in_words(amounts: Amounts) -> str:
-    """Return amounts as text.
-
-    :param amounts: by provider uuid and resource class.
-    """
+    """Return amounts as text."""
     return ", ".join(
         f"{amount} {name} of provider {uuid}"
         for uuid, resources in sorted(amounts.items())
