@@ -92,13 +92,8 @@ class RabbitMQCluster(Cluster[RabbitMQNode]):
 
     def add_vhost(self, name: str) -> str:
         """Create a virtual host on which the user has all permissions; returns its URL."""
-        [url] = self.add_vhosts([name])
-        return url
-
-    def add_vhosts(self, names: Sequence[str]) -> list[str]:
-        """Create virtual hosts on which the user has all permissions; returns their URLs."""
-        self.running()[0].add_vhosts(names)
-        return [self.url_of(name) for name in names]
+        self.running()[0].add_vhost(name)
+        return self.url_of(name)
 
     def wait_whole(self) -> None:
         """Wait until each running node belongs to a majority.
