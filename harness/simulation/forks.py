@@ -8,7 +8,6 @@ import ctypes
 import gc
 import logging
 import os
-import pickle
 import select
 import shutil
 import signal
@@ -16,10 +15,11 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from itertools import groupby
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 from harness import memory_folders
 from harness.cloud import _empty_schemas
@@ -95,7 +95,7 @@ class Starter:
 
     def __init__(self, seed: str) -> None:
         self._folder = memory_folders.new()
-        (its_stories, self._stories), (self._outcomes, its_outcomes) = _pipe(), _pipe()
+        (its_stories, self._stories), (self._outcomes, its_outcomes) = Pipe(duplex=False), Pipe(duplex=False)
         self._process = _forked(lambda: self._serve(seed, its_stories, its_outcomes))
         its_stories.close()
         its_outcomes.close()
@@ -110,12 +110,12 @@ class Starter:
         """Start to run a story."""
         # If the starter has ended, its missing answer will show that.
         with suppress(BrokenPipeError):
-            _put(story, self._stories)
+            self._stories.send(story)
 
     def received(self) -> Outcome:
         """Wait for the end of the story that was sent last, and return its outcome."""
         try:
-            outcome: Outcome = pickle.load(self._outcomes)  # noqa: S301  # from our own fork
+            outcome: Outcome = self._outcomes.recv()
         except EOFError:
             return Outcome("the process that starts clouds has ended")
         return outcome
@@ -133,11 +133,10 @@ class Starter:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _close_pipes(self) -> None:
-        for pipe in (self._stories, self._outcomes):
-            with suppress(BrokenPipeError):
-                pipe.close()
+        self._stories.close()
+        self._outcomes.close()
 
-    def _serve(self, seed: str, stories: IO[bytes], outcomes: IO[bytes]) -> None:
+    def _serve(self, seed: str, stories: Connection, outcomes: Connection) -> None:
         # The pipes of this starter and of the others: a reader sees the end of a pipe only if no other process has it
         # open.
         for starter in (self, *Starter._all):
@@ -155,26 +154,26 @@ class Starter:
         outcome = _outcome(start)
         with suppress(EOFError):
             while True:
-                story: Story = pickle.load(stories)  # noqa: S301  # from the process that we are a fork of
-                _put(_in_a_fork(story, *started) if started else outcome, outcomes)
+                story: Story = stories.recv()
+                outcomes.send(_in_a_fork(story, *started) if started else outcome)
 
 
 def _in_a_fork(story: Story, started: SimulatedCloud) -> Outcome:
     """Run a story in its own process, on a copy of the files of a started cloud."""
     copy = memory_folders.new()
-    read, write = _pipe()
+    read, write = Pipe(duplex=False)
 
     def run() -> None:
         signal.setitimer(signal.ITIMER_PROF, _LONGEST)
         shutil.copytree(started.folder, copy, dirs_exist_ok=True)
         store.take_up(str(started.folder), copy)
-        _put(_outcome(lambda: run_story(story, started)), write)
+        write.send(_outcome(lambda: run_story(story, started)))
 
     process = _forked(run)
     write.close()
-    with closing(read):
+    with read:
         try:
-            outcome: Outcome | None = pickle.load(read)  # noqa: S301  # from our own fork
+            outcome: Outcome | None = read.recv()
         except EOFError:
             outcome = None
     _, status = os.waitpid(process, 0)
@@ -214,13 +213,3 @@ def _do_and_end(do: Callable[[], Any], parent: int) -> NoReturn:
     finally:
         sys.stderr.flush()
         os._exit(status)
-
-
-def _pipe() -> tuple[IO[bytes], IO[bytes]]:
-    read, write = os.pipe()
-    return os.fdopen(read, "rb"), os.fdopen(write, "wb")
-
-
-def _put(what: Story | Outcome, pipe: IO[bytes]) -> None:
-    pickle.dump(what, pipe)
-    pipe.flush()
