@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.simulation import queries
-from harness.simulation.clients.answers import ACCEPTED, UNKNOWN, Broken, Told, until_answered
+from harness.simulation.clients.answers import ACCEPTED, UNKNOWN, Broken, Told
 from harness.simulation.clients.callers import Callers
 from harness.simulation.clients.writers import LICENCE, LICENCES
 from harness.simulation.cloud import POOL, WHOLE, SimulatedCloud, agent_of, uses_pool
@@ -28,7 +28,7 @@ from moorage.messages import (
     SetHost,
     ShowOperation,
 )
-from moorage.messages.wire import Message
+from moorage.messages.wire import Message, R
 from moorage.model import Flavor, HostState, Instance, Migration, RequestSpec, Resources
 
 #: Virtual seconds after which no work may be under way: more than all time-outs of a cloud, one after another.
@@ -123,12 +123,12 @@ class Judge:
         :raises Broken: a promise is broken.
         """
         self.check()
-        instances: list[Instance] = self._ask("conductor", ListInstances(deleted=True))
+        instances = self._ask("conductor", ListInstances(deleted=True))
         self._callers.answers.update(f"ended {one.state}" for one in instances)
         self._callers.answers["ended nested"] += self._file.execute(queries.NESTED_HOSTS).fetchone()[0]
         self._check_states({one.uuid: one for one in instances})
-        hosts: dict[str, HostState] = {one.service_host: one for one in self._ask("scheduler", ListHosts())}
-        migrations: dict[str, Migration] = {one.uuid: one for one in self._ask("conductor", ListMigrations(ended=True))}
+        hosts = {one.service_host: one for one in self._ask("scheduler", ListHosts())}
+        migrations = {one.uuid: one for one in self._ask("conductor", ListMigrations(ended=True))}
         wanted = self._wanted(instances, hosts, migrations)
         found = self._held()
         self._check_licences(instances, found)
@@ -198,7 +198,7 @@ class Judge:
     def _state_of(self, operation: str) -> str | None:
         """Return the state of an operation; null if it is forgotten."""
         try:
-            return str(self._ask("conductor", ShowOperation(uuid=operation)).state)
+            return self._ask("conductor", ShowOperation(uuid=operation)).state
         except errors.NotFound:
             if not self._cloud.forgets:
                 raise
@@ -281,8 +281,8 @@ class Judge:
                 return f"promise 1: no host has {vcpus} VCPU left, and yet they are claimed"
         return None
 
-    def _ask(self, topic: str, message: Message[Any]) -> Any:
-        return until_answered(lambda: self._cloud.client(topic, timeout=20.0).call(message))
+    def _ask(self, topic: str, message: Message[R]) -> R:
+        return self._callers.call(topic, message)
 
 
 def _drifted() -> float:

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.simulation.machine.kernel import KERNEL
 from moorage import errors
 from moorage.model import Flavor, Resources, Selection
+
+T = TypeVar("T")
 
 #: Virtual seconds: how long a caller repeats a request that is not answered, and the pause between two tries.
 _PATIENCE, _PAUSE = 240.0, 1.0
@@ -82,7 +84,7 @@ class Told:
         return possible | ({0} if are_named or self.was(["shelve"], ACCEPTED, UNKNOWN) else set())
 
 
-def until_answered(call: Callable[[], Any]) -> Any:
+def until_answered(call: Callable[[], T]) -> T:
     """Repeat a call until it is answered, as clients do."""
     end = KERNEL.now + _PATIENCE
     while True:

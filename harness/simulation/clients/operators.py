@@ -140,8 +140,7 @@ class Operators:
 
     def _providers_of(self, host: str) -> list[ResourceProvider]:
         root = ids.derived("fake-node", host.partition("-")[0], host)
-        found: list[ResourceProvider] = self._callers.call("placement", ListProviderTrees(uuids=(root,)))
-        return found
+        return self._callers.call("placement", ListProviderTrees(uuids=(root,)))
 
     def _is_used(self, host: str) -> bool:
         return any(any(provider.used.values()) for provider in self._providers_of(host))

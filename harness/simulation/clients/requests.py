@@ -11,7 +11,7 @@ from harness.simulation.machine.kernel import KERNEL, OUTSIDE
 from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, SERVERS, Action, Story
 from moorage import errors, ids
 from moorage.messages import GetAllocations
-from moorage.messages.wire import Message, Mutation
+from moorage.messages.wire import Message, Mutation, R
 from moorage.model import Consumer, ServerGroup
 
 #: What each kind of action does.
@@ -105,17 +105,16 @@ class Requests:
         """Return whether a request has not been sent yet."""
         return message.request_id not in self._sent
 
-    def call(self, topic: str, message: Message[Any]) -> Any:
+    def call(self, topic: str, message: Message[R]) -> R:
         """Send a message until it is answered."""
         return until_answered(lambda: self._cloud.client(topic, timeout=20.0).call(message))
 
     def consumer(self, uuid: str) -> Consumer | None:
         """Return a consumer with its allocations, if it exists."""
         try:
-            found: Consumer = self.call("placement", GetAllocations(consumer_uuid=uuid))
+            return self.call("placement", GetAllocations(consumer_uuid=uuid))
         except errors.ConsumerNotFound:
             return None
-        return found
 
     def host_of(self, action: Action) -> str:
         """Return the host that an action chooses."""

@@ -42,9 +42,7 @@ class Zones:
 
     def missing_providers(self) -> list[UnmirroredHost]:
         """Return the hosts in aggregates whose providers are not in them."""
-        message = SyncHostAggregates(request_id=ids.fresh(), dry_run=True)
-        found: list[UnmirroredHost] = self._callers.call("scheduler", message)
-        return found
+        return self._callers.call("scheduler", SyncHostAggregates(request_id=ids.fresh(), dry_run=True))
 
     def _add(self, action: Action) -> None:
         name, host = self._chosen(action)
