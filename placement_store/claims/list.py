@@ -14,10 +14,6 @@ from placement_store.db import bulk
 from placement_store.db.store import reads
 from placement_store.schema import UNKNOWN_TYPE, consumers, resource_providers
 
-#: The most old claims that are looked up by their ids. Arbitrary: if there are more, a page in the order of uuids is
-#: full before very many other consumers were read.
-_FEW = 10_000
-
 _AGE = now() - func.coalesce(consumers.c.claimed_at, consumers.c.created_at)
 
 _CLAIMS = select(
