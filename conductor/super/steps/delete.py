@@ -13,7 +13,7 @@ from conductor.super.held_consumers import why_kept
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from conductor.super.steps.move import ENDED_BY_DELETION
-from moorage import ids
+from moorage import errors, ids
 from moorage.messages import DeleteAllocations, DeleteInCell, DeleteInstance, Released
 
 LOG = logging.getLogger(__name__)
@@ -54,18 +54,29 @@ class SuperDeletes(SuperPart):
     @staticmethod
     def _deleted(uuid: str, reason: str | None, connection: Connection) -> Outcome:
         super_records.set_state(connection, [uuid], "deleted", reason)
+        # Its cell was deleted: no cell will report the end of the migration.
+        if (migration_uuid := super_migrations.open_of(connection, uuid)) is not None:
+            super_migrations.change(connection, migration_uuid, state="ended", reason="the instance was deleted")
         return Ended()
 
     @step(DELETE, "in_cell")
     def in_cell(self, operation: Operation) -> CommitStep:
-        """Order the cell to delete the instance; its state becomes deleted when the cell reports it as deleted."""
+        """Order the cell to delete the instance; its state becomes deleted when the cell reports it as deleted.
+
+        A cell without hosts may be deleted while it has instances, for example shelved ones: they are deleted here.
+        """
         known = self._super.database.read(lambda connection: super_records.read(connection, operation.subject))
         if known.cell_uuid is None:
             # The cell has refused to take the instance, and has nothing of it.
             return self.release(operation)
-        self._super.cells.call(
-            known.cell_uuid, DeleteInCell(request_id=operation.derived("in_cell"), instance_uuid=operation.subject)
-        )
+        message = DeleteInCell(request_id=operation.derived("in_cell"), instance_uuid=operation.subject)
+        try:
+            self._super.cells.call(known.cell_uuid, message)
+        except errors.CellNotFound:
+            # The list of cells may be restored from a backup that is older than the cell.
+            if why_kept(self._super.placement, operation.subject) is not None:
+                raise
+            return self.release(operation)
         return lambda _connection: Ended()
 
     def _end_placing(self, connection: Connection, uuid: str) -> None:

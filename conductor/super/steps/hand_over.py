@@ -45,7 +45,8 @@ class BuildHandOver(SuperPart):
         """Send each cell its instances, until it answers.
 
         There is no time-out: a cell that does not answer may have the instances, and may have built them. Meanwhile the
-        records of the instances show the reason of the wait, and the instances can be deleted.
+        records of the instances show the reason of the wait, and the instances can be deleted. If the cell was deleted,
+        the wait ends with the deletion of its instances.
         """
         builds: dict[str, tuple[InstanceBuild, ...]] = operation.carried_as(dict) or self._super.database.read(
             lambda connection: super_records.to_hand_over(connection, operation.uuid)
@@ -89,6 +90,8 @@ class BuildHandOver(SuperPart):
             uuids = [build.instance_uuid for build in of_cell]
             if fault is None:
                 super_records.handed_over(connection, [operation.uuid], cell_uuid)
+            elif isinstance(fault, errors.CellNotFound) and not super_records.lock_building(connection, uuids):
+                LOG.info("Cell %s was deleted, and so were the instances that it had not taken", cell_uuid)
             elif was_refused(fault) and not operation.is_repeated:
                 # The message was sent only once, and the cell has refused it: the cell has none of the instances.
                 reason = str(fault)

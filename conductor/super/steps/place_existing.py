@@ -315,7 +315,10 @@ class PlaceExisting(SuperPart, ABC):
         known = self._super.database.read(lambda connection: super_records.read(connection, operation.subject))
         # A plug-in may explain its refusal at any length, and the cell takes no longer text.
         short = structs.replace(refused, reason=refused.reason[:LONGEST_TEXT])
-        refusal = self._refusal(str(known.cell_uuid), self._cancel_message(operation, short))
+        try:
+            refusal = self._refusal(str(known.cell_uuid), self._cancel_message(operation, short))
+        except errors.CellNotFound as deleted:
+            refusal = deleted
         if refusal is not None:
             # A cell that does not understand the message has not looked at the instance.
             if not isinstance(refusal, errors.NotFound | errors.InvalidState | errors.StaleOrder):
