@@ -165,7 +165,7 @@ class InstanceResize(_MoveOrder):
         # It would be stopped and moved for nothing. With its own request id the order may be a repetition, as above.
         if flavor == current and instance.state == "active" and not given.request_id:
             raise errors.InvalidRequest(path="--vcpus", reason=f"instance {uuid} has this size and these extra specs")
-        return super().content(given, uuid) | {"flavor": flavor}
+        return super().content(given, uuid) | {"flavor": flavor, "last_order": instance.last_order}
 
 
 def _changed(

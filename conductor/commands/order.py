@@ -118,6 +118,8 @@ class OrderCommand(Configured, Lister):
         """Add the number of the last order, or the migration, so that the order is refused after any other order."""
         if not isinstance(message, OrderAfter | EndOfMigration):
             return message
+        if isinstance(message, OrderAfter) and message.last_order is not None:
+            return message  # the order depends on what was read before
         instance = self.client("conductor").call(ShowInstance(instance_uuid=message.instance_uuid))
         if isinstance(message, EndOfMigration):
             return msgspec.structs.replace(message, migration_uuid=instance.migration_uuid)

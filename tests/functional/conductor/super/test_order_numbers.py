@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from support.conductor.moving_world import MovingWorld
+from support.conductor.moving_world import LARGE, MovingWorld
 
+from conductor.commands.move import InstanceResize
 from moorage import errors, ids
 from moorage.messages import (
     AbortMigration,
@@ -136,3 +137,22 @@ def test_a_command_names_the_current_migration_and_the_last_order(world: MovingW
     last = world.show(uuid).last_order
     assert moorage("instance", "rebuild", uuid, "--image", "new", "--request-id", request_id)[0] == 0
     assert world.show(uuid).last_order == last
+
+
+def test_a_resize_by_command_is_refused_if_the_size_that_it_changes_has_changed_since_it_was_read(
+    world: MovingWorld, moorage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid, read = world.active(), InstanceResize.content
+
+    def read_before_another_resize(self: InstanceResize, given: Any, uuid: str) -> dict[str, Any]:
+        found = read(self, given, uuid)
+        world.comes_to(world.resize(uuid), "moved")
+        world.order(ConfirmMigration(request_id=ids.fresh(), instance_uuid=uuid))
+        world.becomes(uuid, "active")
+        return found
+
+    monkeypatch.setattr(InstanceResize, "content", read_before_another_resize)
+
+    assert moorage("instance", "resize", uuid, "--swap-mb", "1")[0] == 1
+
+    assert world.show(uuid).flavor == LARGE
