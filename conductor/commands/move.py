@@ -102,8 +102,8 @@ class _MoveOrder(_ServerOrder):
             return self.client("conductor").call(ShowMigration(uuid=uuid))
 
         # A migration that is confirmed automatically is in state moved for a moment.
-        ends = _SETTLED if self.comes_to == "moved" else _SETTLED[1:]
-        seen = self.waited(given, migrations, look, ("moved", "confirmed"), ends, "moving")
+        first = _SETTLED.index(self.comes_to)
+        seen = self.waited(given, migrations, look, _SETTLED[first:2], _SETTLED[first:], "moving")
         return MIGRATION_COLUMNS, [migration_row(one) for one in seen]
 
 

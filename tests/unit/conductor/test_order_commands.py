@@ -3,16 +3,19 @@
 import socket
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from conductor.commands.instance import InstanceDelete
+from conductor.commands.move import InstanceEvacuate, InstanceLiveMigrate, InstanceMigrate
 from conductor.commands.order import OrderCommand
 from moorage import errors, ids
 from moorage.cli.command import Table
 from moorage.cli.shell import Shell, main
-from moorage.messages import EnsureTrait, ShelveInstance
+from moorage.messages import EnsureTrait, Ordered, ShelveInstance
+from moorage.model import Migration
 
 LOST = errors.BusUnavailable(reason="the connection was lost")
 SILENT = errors.NoReply(topic="conductor", method="build_instances", seconds=1.0)
@@ -192,3 +195,27 @@ def test_an_empty_request_id_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         main(["instance", "shelve", "one", "--request-id", ""])
 
     assert "argument --request-id: is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [InstanceLiveMigrate, InstanceEvacuate, InstanceMigrate])
+def test_a_wait_for_a_confirmed_migration_has_failed_while_it_is_only_moved(command: type[Any]) -> None:
+    moved = Migration(
+        uuid=ids.fresh(),
+        instance_uuid=ids.fresh(),
+        kind="live-migration",
+        state="moved",
+        request_id="r",
+        created_at=0.0,
+        updated_at=0.0,
+    )
+
+    class Moving(command):  # type: ignore[misc]
+        def client(self, _topic: str) -> Any:
+            return SimpleNamespace(call=lambda _message: moved)
+
+    moving = Moving(Shell(), None, "instance move")
+    given = Namespace(wait=True, wait_timeout=0.0)
+
+    moving.result(given, [moved.instance_uuid], [Ordered(migration_uuid=moved.uuid)])
+
+    assert moving.failed is (command is not InstanceMigrate)
