@@ -59,7 +59,7 @@ class InstanceBuildCommand(OrderCommand):
             spec = msgspec.structs.replace(spec, force_hosts=(parsed_args.host,))
         names = _names(parsed_args.name, count)
         self.order(BuildInstances(request_id=request_id, request_spec=spec, instance_uuids=uuids, names=names))
-        return INSTANCE_COLUMNS, self.wait(parsed_args, uuids, "active", "building", ends=("error",))
+        return INSTANCE_COLUMNS, self.wait(parsed_args, uuids, "active", "building", ends=("error", "deleted"))
 
 
 def _names(given: str | None, count: int) -> tuple[str, ...]:

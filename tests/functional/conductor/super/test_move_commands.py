@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import pytest
 from support.conductor.builders import CELL_1, host_state, node
 from support.conductor.moving_world import MovingWorld
+from support.processes.stopwatch import Stopwatch
 
+from conductor.commands.instance import InstanceBuildCommand
 from moorage import ids
+from moorage.messages import BuildInstances
 
 
 def test_a_server_is_migrated_and_confirmed_resized_and_reverted_by_command(world: MovingWorld, moorage: Any) -> None:
@@ -129,3 +133,22 @@ def test_a_refused_or_failed_command_ends_with_an_exit_status_and_a_reason(world
     assert "no hosts" in row["reason"]
     assert moorage("migration", "show", row["uuid"])[0] == 0
     assert CELL_1.name == moorage("migration", "show", row["uuid"])[1]["cell"]
+
+
+def test_a_command_does_not_wait_for_a_build_whose_instance_is_deleted(
+    world: MovingWorld, moorage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = InstanceBuildCommand.order
+
+    def order_and_delete(self: InstanceBuildCommand, message: BuildInstances) -> Any:
+        answer = order(self, message)
+        world.delete(message.instance_uuids[0])
+        return answer
+
+    monkeypatch.setattr(InstanceBuildCommand, "order", order_and_delete)
+    watch, size = Stopwatch(), ("--vcpus", "1", "--memory-mb", "1024")
+
+    status, [row] = moorage("instance", "build", *size, "--wait", "--wait-timeout", "15")
+
+    assert (status, row["state"]) == (1, "deleted")
+    assert watch.seconds < 15
