@@ -42,7 +42,12 @@ class SuperOrders(SuperPart):
             raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
         _check_names(message)
         check_spec(message.request_spec, "$.request_spec", len(uuids))
-        _check_size(message, self._super.options.max_attempts)
+        try:
+            _check_size(message, self._super.options.max_attempts)
+        except errors.InvalidRequest:
+            # The option may have been raised since the order was recorded: then it is answered again.
+            if self._super.database.read(lambda connection: self._super.stored.find(connection, message)) is None:
+                raise
         return OrderPlan(list(uuids), len(uuids), self._record)
 
     def _record(self, connection: Connection, orders: Sequence[SharedOrder]) -> list[list[Operation]]:

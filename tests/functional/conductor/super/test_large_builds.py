@@ -124,3 +124,18 @@ def test_a_resize_and_a_rebuild_with_too_large_a_part_of_a_spec_are_refused(worl
     with pytest.raises(errors.InvalidRequest, match=r"\$\.image"):
         world.order(RebuildInstance(request_id=ids.fresh(), instance_uuid=uuid, image=Image(properties=LARGE)))
     assert world.show(uuid).state == "active"
+
+
+def test_a_repeated_build_is_answered_although_more_attempts_for_each_instance_are_configured_by_now(
+    world: MovingWorld,
+) -> None:
+    uuids = tuple(ids.fresh() for _ in range(101))
+    spec = RequestSpec(project_id="p", user_id="u", flavor=SMALL)
+    message = BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=uuids)
+    answer = world.order(message)
+    wait_until(lambda: world.pending("conductor") == 0)
+    world.restart("super", max_attempts=100)
+
+    assert world.order(message) == answer
+    with pytest.raises(errors.InvalidRequest, match="order at most 100 instances"):
+        world.order(structs.replace(message, request_id=ids.fresh()))
