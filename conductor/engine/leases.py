@@ -5,7 +5,21 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, bindparam, case, null, or_, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    case,
+    func,
+    null,
+    or_,
+    select,
+    tuple_,
+)
 
 from conductor.engine.rows import batches, of_row
 from conductor.engine.steps import Operation
@@ -159,7 +173,10 @@ class Leases:
 
         If another process with this name is alive, it loses only its leases.
         """
-        self._free_all(self._table.c.lease_owner.startswith(self._prefix, autoescape=True))
+        owner = self._table.c.lease_owner
+        # The name of another conductor may begin with this name and a slash.
+        process = func.substr(owner, len(self._prefix) + 1)
+        self._free_all(owner.startswith(self._prefix, autoescape=True) & ~process.contains("/"))
 
     def release_all(self) -> None:
         """Release all leases of this conductor, so that another one need not wait for them to expire."""

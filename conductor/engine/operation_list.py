@@ -58,7 +58,7 @@ def list_operations(
         statement = statement.join(named, named.c.uuid == table.c.uuid).where(*mine)
         rows = connection.execute(statement.order_by(table.c.uuid)).all()
     # Show the owner of the lease without the suffix of its process.
-    owners = [None if row.lease_owner is None else row.lease_owner.partition("/")[0] for row in rows]
+    owners = [None if row.lease_owner is None else row.lease_owner.rpartition("/")[0] for row in rows]
     return [
         of_row(OperationSummary, row, reason=text(row.reason), lease_owner=owner)
         for row, owner in zip(rows, owners, strict=True)

@@ -11,6 +11,7 @@ from support.conductor.record_builders import SPEC, advance, begin, selected
 
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.instances import CellRecords, NewInstance
+from conductor.engine.operation_list import list_operations
 from conductor.engine.operations import Operations
 from conductor.engine.steps import (
     BUILD,
@@ -218,10 +219,9 @@ def test_a_conductor_that_stops_releases_its_operations(database: Database) -> N
     assert list(others.due(10)) == [operation.uuid]
 
 
-def test_a_restarted_conductor_continues_its_own_operations_and_no_others(
-    database: Database,
-) -> None:
-    left, others = begin(database, of(database, "me")), begin(database, of(database, "me-too"))
+@pytest.mark.parametrize("other", ["me-too", "me/too"])
+def test_a_restarted_conductor_continues_its_own_operations_and_no_others(database: Database, other: str) -> None:
+    left, others = begin(database, of(database, "me")), begin(database, of(database, other))
     again = of(database, "me")
     assert list(again.due(10)) == []
 
@@ -229,6 +229,8 @@ def test_a_restarted_conductor_continues_its_own_operations_and_no_others(
 
     assert list(again.due(10)) == [left.uuid]
     assert again.take(others.uuid) is None
+    listed = database.read(lambda connection: list_operations(connection, conductor_operations, {}))
+    assert {one.uuid: one.lease_owner for one in listed} == {left.uuid: None, others.uuid: other}
 
 
 def test_an_operation_whose_commit_was_not_confirmed_is_found_by_its_own_conductor(database: Database) -> None:
