@@ -87,7 +87,8 @@ class _Repeated(logging.Filter):
         with self._lock:
             if "] Reconnected to AMQP server" in str(record.msg):
                 # What is logged of the next interruption is new, and has the numbers of this one.
-                self._passed = {line: (float("-inf"), left_out) for line, (_at, left_out) in self._passed.items()}
+                before = self._passed.copy()  # a line that is logged meanwhile in this thread changes the other one
+                self._passed = {line: (float("-inf"), left_out) for line, (_at, left_out) in before.items()}
                 return True
             line, now = _without_connection(record), self._clock()
             passed_at, left_out = self._passed.get(line, (float("-inf"), 0))
