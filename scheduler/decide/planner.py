@@ -31,6 +31,7 @@ CANDIDATES = "candidates"
 #: new members of an affinity group.
 LEAVING, _LEFT = "leaving", "is the host that the server is to leave"
 TOGETHER, _NO_ROOM_FOR_ALL = "together", "has not enough room for all members of the server group together"
+_NOT_FOR_ALL = "cannot take all members of the server group together"
 
 #: The object of the search for these members, and the advice if the search takes too long.
 _HOME = "a host for all members of the server group together"
@@ -122,7 +123,8 @@ class Planner:
         # All new members of an affinity group must go to one host. The best host for the first one may have no room for
         # all, while another host has. So each host that fails is left out, and all members are planned again.
         entering = _entering(snapshot, before) & _has_room_for_all(snapshot, message)
-        outcome = self._plan(task, [*before, Stage(TOGETHER, _NO_ROOM_FOR_ALL, entering)])
+        before.append(Stage(TOGETHER, _NO_ROOM_FOR_ALL, entering))
+        outcome = self._plan(task, before)
         if isinstance(outcome, DestinationPlan) or outcome.first_chosen is None:
             return outcome
         # The first failure explains most: no host was left out yet.
@@ -140,19 +142,20 @@ class Planner:
                         return first
                     refused_claims.budget.take_step()
                     entering = without(entering, [outcome.first_chosen])
-                    outcome = self._plan(task, [*before, Stage(TOGETHER, _NO_ROOM_FOR_ALL, entering)])
+                    outcome = self._plan(task, [*before, Stage(TOGETHER, _NOT_FOR_ALL, entering)])
                     tries += 1
         except errors.SearchBoundReached as fault:
             raise errors.SearchBoundReached(what=_HOME, steps=tries, narrow=_FEWER) from fault
         return outcome
 
     def _may_take_all(self, task: "_PlanInput") -> BoolArray:
-        """Return which hosts pass the filters, each as if it had all instances of a request but one."""
+        """Return the hosts without those that pass the filters, but not as if they had all instances but one."""
         request, others = task.message.request_spec, len(task.message.instance_uuids) - 1
         view, _ = task.views(())
         filled = filled_up(view, request.resource_request.totals(), np.full(len(view), others))
         filled = replace(filled, io_op_counts=filled.io_op_counts + others)
-        return self.funnel.filter(filled, request, _all(view)).left
+        passing = self.funnel.filter(view, request, _all(view)).left
+        return ~passing | self.funnel.filter(filled, request, passing).left
 
     def _plan(self, task: "_PlanInput", before: Sequence[Stage]) -> DestinationPlan | NoHost:
         """Plan on the hosts that are left by the stages before the filters."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from support.scheduler.builders import funnel, host_cache, host_row, provider, select
 from support.scheduler.trees import host_cache_of, host_with, node
 
@@ -120,3 +121,19 @@ def test_a_later_host_with_an_unfinished_search_is_undecided(
 
     assert isinstance(found, NoHost)
     assert (found.placed, list(found.host_candidates.undecided)) == (1, [1])
+
+
+def test_hosts_that_are_left_out_for_another_reason_than_room_are_explained_so() -> None:
+    limit = NumInstancesFilter({"max_instances_per_host": 2})
+    hosts = [roomy(0), roomy(1), roomy(2, metadata={"max_instances_per_host": frozenset({"9"})}), roomy(4, up=False)]
+    small = provider(host_row(3), VCPU=inventory(4), MEMORY_MB=inventory(10**6), DISK_GB=inventory(10**5))
+    shown = host_cache([*(host for host, _ in hosts), host_row(3)], [*(held for _, held in hosts), small])
+    plugins = Funnel([*funnel().filters, Named("limit", limit)], funnel().weighers)
+    message = structs.replace(select(count=3, server_group=TOGETHER), explain=True)
+    outcome = Planner(plugins, 1).plan(shown.snapshot(), message, RefusedClaims(), FIRST)
+    assert isinstance(outcome, DestinationPlan)
+    assert [(each.removed, each.reason) for each in outcome.explanations[0].filters if each.removed] == [
+        (1, "has not enough room for all members of the server group together"),
+        (2, "cannot take all members of the server group together"),
+        (1, "is down or disabled"),
+    ]
