@@ -108,6 +108,8 @@ class Client(Caller):
                 item.fail(fault)
         if failed := [item for item in items if item.is_done]:
             yield failed
+        if not begun:
+            return  # without a broker, the library would wait for one
         try:
             for portion in rabbit.send_many(self._client.target, list(begun), self._client.retry):
                 yield [begun[sent].end(sent) for sent in portion]

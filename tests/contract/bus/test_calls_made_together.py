@@ -1,5 +1,6 @@
 """Test calls that one thread makes together in one message: each has its own answer, error and deadline."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,9 @@ from support.bus.counting_service import TOGETHER, CountingRig, Item, Listed, Sl
 
 from moorage import context, errors
 from moorage.batches import BatchItem
+from moorage.bus.bus import Bus
 from moorage.bus.rabbit import driver
+from moorage.config import options
 
 
 def made(rig: CountingRig, items: Sequence[Item]) -> Iterator[list[tuple[int, object]]]:
@@ -138,3 +141,20 @@ def test_calls_that_are_made_together_while_the_broker_is_away_all_fail_with_tha
     monkeypatch.setattr(driver._calls, "_connect", away)
     answers = dict(pair for portion in made(on_rabbit, items_of(range(2, 6))) for pair in portion)
     assert [type(answers[number]) for number in range(2, 6)] == [errors.BusUnavailable] * 4
+
+
+def test_calls_that_cannot_reach_their_broker_end_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        url = f"rabbit://u:p@127.0.0.1:{nobody.getsockname()[1]}/"
+    bus = Bus(options.new({"DEFAULT": {"transport_url": url}}))
+    items = items_of(range(TOGETHER))
+    calling = threading.Thread(target=lambda: list(bus.client("t").call_many(items)), daemon=True)
+
+    calling.start()
+    calling.join(20.0)
+
+    try:
+        assert not calling.is_alive()
+        assert {type(item.error) for item in items} == {errors.BusUnavailable}
+    finally:
+        bus.close()
