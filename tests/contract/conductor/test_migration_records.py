@@ -8,10 +8,11 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import Connection
 from support.conductor.record_builders import advance
+from support.databases.rows_read import rows_read
 
 from conductor.engine.operations import Operations
 from conductor.engine.steps import DELETE, MOVE, Backoff, Ended, NoPayload, Operation, Retry
-from conductor.schema import conductor_operations
+from conductor.schema import conductor_migrations, conductor_operations
 from conductor.super.endpoints.migrations import SuperMigrationView
 from conductor.super.endpoints.moves import require_free
 from conductor.super.records import instances as super_records
@@ -52,6 +53,21 @@ def order(connection: Connection, operations: Operations, uuid: str) -> Operatio
 def listed(database: Database, **wanted: Any) -> list[str]:
     message = ListMigrations(**{"ended": True} | wanted)
     return [each.uuid for each in database.read(lambda c: super_migrations.list_all(c, message))]
+
+
+def test_a_short_page_of_open_migrations_reads_no_ended_ones(database: Database) -> None:
+    same = {"cell_uuid": CELL, "request_id": "r", "kind": "resize", "created_at": 1.0, "updated_at": 1.0}
+    rows = [
+        {"uuid": ids.fresh(), "instance_uuid": ids.fresh(), "state": "moving" if number >= 6000 else "ended", **same}
+        for number in range(6600)
+    ]
+    database.write(lambda connection: connection.execute(conductor_migrations.insert(), rows))
+    assert listed(database, ended=False, limit=10) == [row["uuid"] for row in rows[6000:6010]]
+    if not database.is_sqlite:
+        with database.engine.connect() as connection:
+            connection.exec_driver_sql("ANALYZE TABLE conductor_migrations")
+        page = ListMigrations(ended=False, limit=10)
+        assert rows_read(database, lambda connection: super_migrations.list_all(connection, page))[1] < 2 * 600
 
 
 def test_a_list_of_migrations_without_a_limit_has_at_most_as_many_as_a_message_may_have(
