@@ -18,6 +18,9 @@ from placement_store.db import bulk
 from placement_store.db.store import Store, handles, reads
 from placement_store.schema import allocations, cells, hosts, resource_providers
 
+#: The most consumers that are counted for an error. Arbitrary: a cell may have a million.
+_COUNTED = 1000
+
 _ROOTS = resource_providers.alias("roots")
 
 
@@ -84,32 +87,38 @@ def delete(database: Database, name: str, *, dry_run: bool = False) -> Cell:
     """
     cell = database.read(lambda connection: by_name(connection, name))
 
-    def write(connection: Connection) -> None:
+    def write(connection: Connection) -> int:
         # A report that adds a host locks the row too, see `keep`: either the host is counted, or its cell not found.
         connection.execute(select(cells.c.id).where(cells.c.uuid == cell.uuid).with_for_update())
-        known, holding = _hosts_and_consumers(connection, cell.uuid)
-        if known:
-            raise errors.InvalidState(reason=f"cell {name} has {known} hosts, and {holding} consumers are on them")
-        if not dry_run:
+        known = connection.scalar(select(func.count()).select_from(hosts).where(hosts.c.cell_uuid == cell.uuid)) or 0
+        if not known and not dry_run:
             # An earlier COMMIT whose response was lost may have deleted it already.
             connection.execute(cells.delete().where(cells.c.uuid == cell.uuid))
+        return known
 
-    database.write(write)
+    if known := database.write(write):
+        # Heartbeats of the cell wait for that lock: count the consumers without it.
+        holding = database.read(lambda connection: _consumers(connection, cell.uuid))
+        many = "at least " if holding == _COUNTED else ""
+        raise errors.InvalidState(reason=f"cell {name} has {known} hosts, and {many}{holding} consumers are on them")
     return cell
 
 
-def _hosts_and_consumers(connection: Connection, uuid: str) -> tuple[int, int]:
-    """Return the number of a cell's hosts, and the number of consumers with allocations in their trees."""
-    on_hosts = (
-        select(func.count(allocations.c.consumer_id.distinct()))
+def _consumers(connection: Connection, uuid: str) -> int:
+    """Return the number of consumers with allocations in the trees of a cell's hosts, at most ``_COUNTED``."""
+    # SELECT COUNT(*) FROM (SELECT DISTINCT consumer_id FROM allocations JOIN ... WHERE h.cell_uuid = ... LIMIT :n) some
+    some = (
+        select(allocations.c.consumer_id)
+        .distinct()
         .select_from(allocations)
         .join(resource_providers, resource_providers.c.id == allocations.c.resource_provider_id)
         .join(_ROOTS, _ROOTS.c.id == resource_providers.c.root_provider_id)
         .join(hosts, hosts.c.compute_node_uuid == _ROOTS.c.uuid)
         .where(hosts.c.cell_uuid == uuid)
+        .limit(_COUNTED)
+        .subquery()
     )
-    known = select(func.count()).select_from(hosts).where(hosts.c.cell_uuid == uuid)
-    return connection.scalar(known) or 0, connection.scalar(on_hosts) or 0
+    return connection.scalar(select(func.count()).select_from(some)) or 0
 
 
 def list_cells(database: Database) -> list[Cell]:

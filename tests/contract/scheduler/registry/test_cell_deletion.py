@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 from sqlalchemy import select
+from support.databases.statements import statements_of
 from support.placement_store.races import beside
 from support.scheduler.rig import Rig, report
 
@@ -24,6 +25,23 @@ def test_a_cell_with_hosts_is_not_deleted(rig: Rig) -> None:
 
     assert cells.delete(rig.database, "cell1", dry_run=True) == cells.delete(rig.database, "cell1")
     assert [cell.name for cell in cells.list_cells(rig.database)] == ["cell0"]
+
+
+def test_the_consumers_of_a_large_cell_are_not_all_counted_nor_with_a_lock_on_the_cell(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "_COUNTED", 2)
+    rig.add_hosts([1, 2])
+    rig.take(1, vcpus=1)
+    for are in ("and 1", "and at least 2", "and at least 2"):
+        with (
+            statements_of(rig.database) as statements,
+            pytest.raises(errors.InvalidState, match=f"2 hosts, {are} consumers are on them"),
+        ):
+            cells.delete(rig.database, "cell0")
+        [counted] = [place for place, one in enumerate(statements) if "allocations" in one]
+        assert "COMMIT" in statements[counted - 1]
+        rig.take(2, vcpus=1)
 
 
 # On SQLite there is no other writer during a report.
