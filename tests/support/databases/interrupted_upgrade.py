@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import event
 
 from moorage.db.database import Database
 from moorage.db.schemas import Schema
+from support.databases.statements import listening
 
 _CHANGES = re.compile(r"\s*(CREATE|ALTER|DROP|RENAME|INSERT|UPDATE|DELETE)\b", re.IGNORECASE)
 
@@ -28,11 +28,8 @@ def _killing(database: Database, survived: set[str]) -> Iterator[None]:
             cursor.close()  # otherwise SQLite would keep the file locked
             raise Killed
 
-    event.listen(database.engine, "after_cursor_execute", kill)
-    try:
+    with listening(database.engine, "after_cursor_execute", kill):
         yield
-    finally:
-        event.remove(database.engine, "after_cursor_execute", kill)
 
 
 def migrate_killed_at_each_statement(schema: Schema, database: Database, revision: str = "head") -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import os_resource_classes
 import os_traits
-from sqlalchemy import event, func, select
+from sqlalchemy import func, select
 
 from moorage import errors, ids
 from moorage.db.database import Database
@@ -58,6 +58,7 @@ from placement_store.schema import (
     traits,
 )
 from placement_store.upkeep import audit
+from support.databases.statements import executed, listening
 from support.placement_store.in_memory import InMemoryPlacement
 
 Amounts = Mapping[str, Mapping[str, int]]
@@ -311,21 +312,6 @@ def refusals(caught: Any) -> list[tuple[str, str, int, float]]:
     return [(r["provider_uuid"], r["resource_class"], r["asked"], r["free"]) for r in caught.value.refusals]
 
 
-@contextmanager
-def executed(database: Database) -> Iterator[list[str]]:
-    """Record the statements that a database executes."""
-    statements: list[str] = []
-
-    def note(_connection: object, _cursor: object, statement: str, *_: Any) -> None:
-        statements.append(statement)
-
-    event.listen(database.engine, "after_cursor_execute", note)
-    try:
-        yield statements
-    finally:
-        event.remove(database.engine, "after_cursor_execute", note)
-
-
 # --- Concurrent writers ----------------------------------------------------------------------------------------------
 
 
@@ -350,29 +336,20 @@ def at_once(*writes: Callable[[], object]) -> list[str]:
         return list(threads.map(run, writes))
 
 
-class CallBetween:
-    """Call a function once, after a database has executed ``after`` more statements.
+@contextmanager
+def call_between(database: Database, after: int, act: Callable[[], object]) -> Iterator[list[str]]:
+    """Call a function once, after a database has executed ``after`` more statements; yield the statements.
 
     :param after: the number of the statement; with 0 the function is not called.
     """
+    with executed(database) as statements:
 
-    def __init__(self, database: Database, after: int, act: Callable[[], object]) -> None:
-        self._database = database
-        self._after = after
-        self._act = act
-        self.statements: list[str] = []
+        def count(*_: object) -> None:
+            if len(statements) == after:
+                act()
 
-    def __enter__(self) -> "CallBetween":
-        event.listen(self._database.engine, "after_cursor_execute", self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        event.remove(self._database.engine, "after_cursor_execute", self._note)
-
-    def _note(self, _connection: object, _cursor: object, statement: str, *_: Any) -> None:
-        self.statements.append(statement)
-        if len(self.statements) == self._after:
-            self._act()
+        with listening(database.engine, "after_cursor_execute", count):
+            yield statements
 
 
 def assert_trees(store: Store) -> None:

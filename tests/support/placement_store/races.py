@@ -13,7 +13,7 @@ from moorage import ids
 from moorage.db.database import Database
 from moorage.messages import ReportProviders
 from moorage.model import Inventory, ProviderReport
-from support.placement_store.builders import CallBetween, Store, outcome
+from support.placement_store.builders import Store, call_between, outcome
 
 #: The number of ``ONE`` that fit on a host.
 ROOM = 5
@@ -69,11 +69,8 @@ def status(store: Store, name: str) -> int:
 
 def wait_for_row_lock_wait(store: Store, write: Future[Any]) -> None:
     """Wait until a write in another thread waits for a row lock; fail if it ends without a wait."""
-
-    def waits_or_has_ended() -> bool:
-        return write.done() or bool(status(store, "Innodb_row_lock_current_waits"))
-
-    wait_until(waits_or_has_ended, "a row lock to be waited for", 60.0, interval=0.01)
+    waits = "Innodb_row_lock_current_waits"
+    wait_until(lambda: write.done() or status(store, waits), "a row lock to be waited for", 60.0, interval=0.01)
     assert not write.done()
 
 
@@ -89,6 +86,6 @@ def beside(database: Database, statement: int, act: Write, write: Write) -> tupl
             begun.append(thread.submit(outcome, act))
             wait(begun, timeout=0.2)
 
-        with CallBetween(database, statement, begin):
+        with call_between(database, statement, begin):
             written = outcome(write)
     return (written, begun[0].result()) if begun else None

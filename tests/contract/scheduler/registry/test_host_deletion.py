@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func
 from sqlalchemy import select as query
-from support.placement_store.builders import CallBetween, Store
+from support.placement_store.builders import Store, call_between
 from support.scheduler.builders import CELLS, select
 from support.scheduler.moving_builders import build, consumer, end, held, instance_of, migration_of, move
 from support.scheduler.rig import Rig, node_uuid, report
@@ -329,10 +329,10 @@ def test_a_host_deleted_while_its_heartbeat_is_written_is_answered_as_unknown(ri
     def interrupted(after: int) -> list[str]:
         rig.report([report(0)])
         message = ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], alive=("host0",))
-        with CallBetween(reporting.database, after, lambda: delete(rig)) as between:
+        with call_between(reporting.database, after, lambda: delete(rig)) as between:
             answer = reporting.host_reports.report_hosts(message)
         assert (answer.unknown, known(rig)) == ((("host0",), []) if after else ((), ["host0"]))
-        return between.statements
+        return between
 
     statements = interrupted(0)
     force_down(rig)

@@ -1,7 +1,7 @@
 """Test that a scheduler reads many unread changes in parts of a bounded size, and notices that some were pruned."""
 
 import pytest
-from support.placement_store.builders import CallBetween
+from support.databases.statements import executed
 from support.scheduler.rig import Rig
 
 from moorage.db.columns import now
@@ -19,16 +19,16 @@ def test_many_unread_changes_are_read_in_parts_and_none_is_missed(rig: Rig) -> N
     rig.database.write(lambda connection: connection.execute(stamped, many))
     rig.take(2, vcpus=5)
 
-    with CallBetween(scheduler.database, 0, lambda: None) as noted:
+    with executed(scheduler.database) as noted:
         scheduler.follow()
 
-    read = [statement for statement in noted.statements if "FROM changes" in statement]
+    read = [statement for statement in noted if "FROM changes" in statement]
     assert len(read) == 3
     assert all("LIMIT" in statement for statement in read)
     assert [scheduler.used(number) for number in range(3)] == [0, 4, 5]
-    with CallBetween(scheduler.database, 0, lambda: None) as again:
+    with executed(scheduler.database) as again:
         scheduler.follow()
-    assert len([statement for statement in again.statements if "FROM changes" in statement]) <= 2
+    assert len([statement for statement in again if "FROM changes" in statement]) <= 2
 
 
 @pytest.mark.parametrize("hosts_at_first", [3, 0])
@@ -45,6 +45,6 @@ def test_changes_that_were_pruned_before_they_were_read_are_found_by_a_compariso
     scheduler.follow()
 
     assert [scheduler.used(number) for number in range(3)] == [0, 4, 5]
-    with CallBetween(scheduler.database, 0, lambda: None) as again:
+    with executed(scheduler.database) as again:
         scheduler.follow()
-    assert not [statement for statement in again.statements if "FROM resource_providers" in statement]
+    assert not [statement for statement in again if "FROM resource_providers" in statement]

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from support.placement_store.builders import CallBetween
+from support.databases.statements import executed
+from support.placement_store.builders import call_between
 from support.scheduler.builders import select
 from support.scheduler.rig import OneScheduler, Rig, node_uuid
 
@@ -23,9 +24,9 @@ def rig(rig: Rig) -> Rig:
 
 def caught_up(scheduler: OneScheduler) -> bool:
     """Let a scheduler catch up, and return whether it has read every `seq`."""
-    with CallBetween(scheduler.database, 0, lambda: None) as noted:
+    with executed(scheduler.database) as noted:
         scheduler.catch_up()
-    return any(statement.startswith(EVERY_SEQ) and "WHERE" not in statement for statement in noted.statements)
+    return any(statement.startswith(EVERY_SEQ) and "WHERE" not in statement for statement in noted)
 
 
 def delete_host(rig: Rig) -> None:
@@ -107,10 +108,10 @@ def test_a_change_during_a_catch_up_does_not_disturb_it_and_is_found_by_the_next
     scheduler = rig.scheduler()
     rig.take(1, vcpus=4)
 
-    with CallBetween(scheduler.database, statement, lambda: rig.take(2, vcpus=5)) as noted:
+    with call_between(scheduler.database, statement, lambda: rig.take(2, vcpus=5)) as noted:
         scheduler.catch_up()
 
-    assert not any(one.startswith(EVERY_SEQ) and "WHERE" not in one for one in noted.statements)
+    assert not any(one.startswith(EVERY_SEQ) and "WHERE" not in one for one in noted)
     assert scheduler.used(1) == 4
     assert not caught_up(scheduler)
     assert scheduler.used(2) == 5

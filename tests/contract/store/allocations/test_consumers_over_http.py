@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from support.placement_store.builders import Amounts, Store, at_once, executed, http_put
+from support.databases.statements import executed
+from support.placement_store.builders import Amounts, Store, at_once, http_put
 
 from moorage import errors, ids
 from placement_store.allocations import write as allocations

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, RowMapping, event
+from sqlalchemy import Connection, RowMapping
+from support.databases.statements import listening
 from support.placement_store.builders import Store
 
 from moorage import ids
@@ -48,9 +49,8 @@ def plans_of(store: Store, work: Callable[[Connection], Any]) -> list[Sequence[R
         sent.append((statement, parameters))
 
     with store.database.engine.connect() as connection:
-        event.listen(connection, "after_cursor_execute", note)
-        work(connection)
-        event.remove(connection, "after_cursor_execute", note)
+        with listening(connection, "after_cursor_execute", note):
+            work(connection)
         return [
             connection.exec_driver_sql(f"EXPLAIN {statement}", parameters).mappings().all()
             for statement, parameters in sent

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, func, select
-from support.placement_store.builders import Store, at_once, executed, http_put
+from support.databases.statements import executed
+from support.placement_store.builders import Store, at_once, http_put
 
 from moorage import errors, ids
 from moorage.db.shared_transactions import Alone

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from msgspec import structs
 from sqlalchemy import select
+from support.databases.statements import executed
 from support.placement_store import hard_searches
-from support.placement_store.builders import Store, executed
+from support.placement_store.builders import Store
 from support.placement_store.candidate_enumeration import every_candidate, trees_in_the_store
 from support.placement_store.candidate_strategies import host_trees, is_valid, requests
 

@@ -6,7 +6,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from support.databases.statements import listening
 from support.placement_store.builders import Store
 from support.placement_store.move_builders import SMALL
 
@@ -81,10 +81,6 @@ def test_acceptances_of_one_message_cost_one_transaction(store: Store) -> None:
         for uuid in uuids
     ]
     commits: list[object] = []
-    note = commits.append
-    event.listen(store.database.engine, "commit", note)
-    try:
+    with listening(store.database.engine, "commit", commits.append):
         assert in_one_message(store, messages) == [type(None)] * len(messages)
-    finally:
-        event.remove(store.database.engine, "commit", note)
     assert len(commits) == 1

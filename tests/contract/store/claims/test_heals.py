@@ -2,11 +2,12 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import delete, select, update
-from support.placement_store.builders import Amounts, CallBetween, Store
+from support.placement_store.builders import Amounts, Store, call_between
 from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk, row
 from support.placement_store.reshape_builders import Reshaping, child
 
@@ -306,15 +307,16 @@ def test_a_heal_beside_a_report_that_the_attempt_is_gone_leaves_no_residue(
             lose(store, moving.migration)
         residue = hold(moving.migration, None, {source: SMALL}, moving.attempt, consumer_type="RESIDUE", owner=None)
         message = heal_message(residue, seen=seen(store, moving.migration))
-        with CallBetween(store.database, after, lambda: other_process.delete(moving.attempt, for_good=True)) as between:
+        reported_gone = partial(other_process.delete, moving.attempt, for_good=True)
+        with call_between(store.database, after, reported_gone) as between:
             if not after:
                 store.dispatcher.call(message)
-                return between.statements
+                return between
             with pytest.raises(errors.ConsumerDeleted):
                 store.dispatcher.call(message)
         # If the migration was not lost, it is still that of a move under way.
         assert moving.migrations == ({} if is_lost else moving.held)
-        return between.statements
+        return between
 
     reads = list(itertools.takewhile(lambda sql: not sql.startswith("UPDATE"), interrupted(0)))
     assert len(reads) > 3

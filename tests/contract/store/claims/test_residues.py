@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from support.placement_store.builders import CallBetween, Store
+from support.placement_store.builders import Store, call_between
 from support.placement_store.move_builders import FREE, SMALL, Moving
 
 from moorage import errors, ids
@@ -81,10 +81,10 @@ def test_a_concurrent_delete_that_leaves_the_same_residue_is_no_error(store: Sto
         uuid, attempt = ids.fresh(), ids.fresh()
         store.accept(uuid, store.claim(uuid, {store.provider(**SMALL): SMALL}).claim_id, attempt)
         leave = {"for_good": True, "leave_residue": True}
-        with CallBetween(store.database, after, lambda: other_process.delete(uuid, **leave)) as between:
+        with call_between(store.database, after, lambda: other_process.delete(uuid, **leave)) as between:
             store.delete(uuid, **leave)
         assert store.consumer(attempt).consumer_type == "RESIDUE"
-        return between.statements
+        return between
 
     reads = list(itertools.takewhile(lambda sql: not sql.startswith("UPDATE"), interrupted(0)))
     assert len(reads) > 4
@@ -273,7 +273,7 @@ def test_a_guest_whose_claim_is_accepted_while_it_is_released_keeps_its_amounts(
             instance.claimed, instance.claim_id = {at: SMALL}, store.claim(instance.uuid, {at: SMALL}).claim_id
         said: list[bool] = []
         with (
-            CallBetween(store.database, after, lambda: said.append(accepted(instance))) as between,
+            call_between(store.database, after, lambda: said.append(accepted(instance))) as between,
             suppress(errors.InvalidState, errors.ClaimContention),
         ):
             release(instance, other)
@@ -281,7 +281,7 @@ def test_a_guest_whose_claim_is_accepted_while_it_is_released_keeps_its_amounts(
             there = store.consumer(instance.next_attempt if leaves_residue else instance.uuid)
             assert there.accepted_by == instance.next_attempt
             assert there.allocations[at].resources == SMALL
-        return between.statements
+        return between
 
     reads = list(itertools.takewhile(lambda sql: not sql.startswith("UPDATE"), interrupted(0)))
     assert len(reads) > 1

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import BigInteger, Column, Connection, Double, Integer, MetaData, Table, func, select
-from support.placement_store.builders import executed
+from support.databases.statements import executed
 
 from moorage.db.columns import document_type, now
 from moorage.db.database import Database

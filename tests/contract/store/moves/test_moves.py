@@ -4,8 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from sqlalchemy import event
-from support.databases.statements import statements_of
+from support.databases.statements import listening, statements_of
 from support.placement_store.builders import Store
 from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk, row
 
@@ -234,15 +233,12 @@ def test_each_step_of_a_move_reads_the_providers_of_a_consumer_on_its_host_once(
         if " ".join(statement.split()).startswith("SELECT resource_providers.id FROM resource_providers WHERE"):
             read[statement, str(parameters)] += 1
 
-    event.listen(store.database.engine, "before_cursor_execute", note)
-    try:
+    with listening(store.database.engine, "before_cursor_execute", note):
         moving.begin({destination: SMALL})
         begun = +read
         read.clear()
         moving.accept()
         moving.revert(guest_gone=True)
-    finally:
-        event.remove(store.database.engine, "before_cursor_execute", note)
     assert set(begun.values()) == set(read.values()) == {1}
 
 

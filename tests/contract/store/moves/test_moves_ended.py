@@ -4,7 +4,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from support.placement_store.builders import Amounts, CallBetween, Store
+from support.placement_store.builders import Amounts, Store, call_between
 from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk, row
 from support.placement_store.reshape_builders import Reshaping, child
 
@@ -388,14 +388,14 @@ def test_a_swap_or_confirm_beside_a_revert_fails_because_the_claim_is_released(
         moving = Moving(store, {hosts[0]: {"VCPU": 1}}).build()
         moving.begin({hosts[1]: {"VCPU": 1}})
         revert = moving.ending("revert")
-        with CallBetween(store.database, after, lambda: other_process.dispatcher.call(revert)) as between:
+        with call_between(store.database, after, lambda: other_process.dispatcher.call(revert)) as between:
             if not after:
                 moving.swap({hosts[2]: {"VCPU": 1}}) if late == "swap" else moving.confirm()
-                return between.statements
+                return between
             with pytest.raises(errors.ClaimReleased):
                 moving.swap({hosts[2]: {"VCPU": 1}}) if late == "swap" else moving.confirm()
         assert moving.amounts == moving.held
-        return between.statements
+        return between
 
     # The request is stored first. Before the next write, no row is locked that the other message needs.
     stored, *rest = interrupted(0)
@@ -414,13 +414,13 @@ def test_the_slower_of_two_concurrent_moves_of_an_instance_is_refused(store: Sto
     def interrupted(after: int) -> list[str]:
         moving = Moving(store, {hosts[0]: {"VCPU": 1}}).build()
         faster = replace(moving, store=other_process, migration=ids.fresh())
-        with CallBetween(store.database, after, lambda: faster.begin({hosts[1]: {"VCPU": 1}})) as between:
+        with call_between(store.database, after, lambda: faster.begin({hosts[1]: {"VCPU": 1}})) as between:
             if not after:
                 moving.begin({hosts[2]: {"VCPU": 1}})
-                return between.statements
+                return between
             with pytest.raises((errors.ClaimReleased, errors.ClaimContention)):
                 moving.begin({hosts[2]: {"VCPU": 1}})
-        return between.statements
+        return between
 
     statements = interrupted(0)
     reads = list(itertools.takewhile(lambda sql: sql.startswith("SELECT") and not sql.endswith("MODE"), statements))

@@ -5,7 +5,8 @@ from functools import partial
 from itertools import count
 
 import pytest
-from support.placement_store.builders import CallBetween, Store, assert_trees, at_once, executed
+from support.databases.statements import executed
+from support.placement_store.builders import Store, assert_trees, at_once, call_between
 from support.placement_store.races import beside
 
 from moorage import ids
@@ -152,7 +153,7 @@ def test_a_report_returns_only_generations_at_which_the_provider_was_as_reported
     for statement in range(1, len(statements) + 1):
         before = store.generation(reported.uuid)
         write = partial(other_process.set_inventories, reported.uuid, before, VCPU=9)
-        with CallBetween(store.database, statement, write):
+        with call_between(store.database, statement, write):
             generation = report()
         is_as_reported = store.get(reported.uuid).inventories == reported.inventories
         # The report has either read the other write and reverted it, or not read it at all.
@@ -179,7 +180,7 @@ def test_equal_reports_of_two_writers_at_once_write_a_provider_once(store: Store
 
     for statement in range(1, unlocked + 1):
         before, total = store.generation(uuid), 9 + statement
-        with CallBetween(store.database, statement, partial(report, other_process, total)):
+        with call_between(store.database, statement, partial(report, other_process, total)):
             generation = report(store, total)
         # A report that finds the other one's inventories after the older generation returns that: it is none too new.
         assert generation <= store.generation(uuid) == before + 1

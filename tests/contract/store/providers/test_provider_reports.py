@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from sqlalchemy import event, select
-from support.placement_store.builders import Store, executed, node_report
+from sqlalchemy import select
+from support.databases.statements import executed, listening
+from support.placement_store.builders import Store, node_report
 
 from moorage import errors, ids
 from moorage.messages import (
@@ -336,11 +337,8 @@ def test_a_report_starts_again_if_a_provider_was_moved_before_it_was_locked(stor
                 cursor.execute(under_the_host)
             locks.append(statement)
 
-    event.listen(store.database.engine, "before_cursor_execute", move_first)
-    try:
+    with listening(store.database.engine, "before_cursor_execute", move_first):
         store.report(of_host(), of_numa(), of_gpu(traits=(AVX,)))
-    finally:
-        event.remove(store.database.engine, "before_cursor_execute", move_first)
 
     assert len(locks) == 2
     gpu = store.dispatcher.call(ListProviderTrees(uuids=(HOST,)))[-1]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from oslo_config import cfg
-from sqlalchemy import event
 from support.databases.rows_read import rows_read
+from support.databases.statements import listening
 from support.moorage.clock import Clock
 from support.placement_store.builders import Store
 from support.placement_store.move_builders import SMALL
@@ -412,15 +412,12 @@ def test_findings_are_forgotten_in_bounded_transactions(store: Store, owner: Fak
         if statement.startswith("DELETE"):
             deleted.append(cursor.rowcount)
 
-    event.listen(store.database.engine, "after_cursor_execute", note)
-    try:
+    with listening(store.database.engine, "after_cursor_execute", note):
         # Of the kept ones none is in doubt any more.
         reconciler.round()
         assert sum(deleted) == len(rows) // 2
         assert {outcome for outcome, _reason in found(store).values()} == {"released"}
         Pruning(store.database, Retention(1000.0, 1000.0, 1000.0)).round()
-    finally:
-        event.remove(store.database.engine, "after_cursor_execute", note)
     assert (sum(deleted), max(deleted)) == (len(rows), AT_ONCE)
     assert not owner.asked
     assert not found(store)
