@@ -1,6 +1,5 @@
 """A cell conductor for the super conductor that keeps its side of the contract, with its own records and no hosts."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,10 +30,11 @@ from moorage.messages import (
     ShowInCell,
     UnshelveInCell,
 )
-from moorage.messages.wire import Mutation
+from moorage.messages.wire import Mutation, R
 from moorage.model import AttachedResource, Attempt, Instance, Migration, Placement, RequestSpec, Selection
 from moorage.model.inspection import OperationSummary
 from support.conductor.fake_placement import CELL_1, FakePlacement
+from support.placement_store.in_memory import StoredAnswers
 
 
 @dataclass
@@ -53,16 +53,15 @@ class Record:
         return self.selection.claim_id
 
 
-class FakeCell:
+class FakeCell(StoredAnswers):
     """A cell that starts every guest at once, and finishes a move at once; the move is then confirmed or reverted."""
 
     def __init__(self, placement: FakePlacement) -> None:
+        super().__init__()
         self.placement = placement
-        self.lock = threading.RLock()
         self.instances: dict[str, Record] = {}
         self.migrations: dict[str, Migration] = {}
         self.cancelled: set[str] = set()
-        self.answers: dict[str, tuple[bytes, Any]] = {}
         self.received: list[Mutation[Any]] = []
         self.operations: dict[str, OperationSummary] = {}
         #: Resource groups that cannot be attached, and the reason.
@@ -70,27 +69,22 @@ class FakeCell:
         #: Methods that are refused, and the reason.
         self.refusing: dict[str, str] = {}
 
-    def once(self, message: Mutation[Any], work: Callable[[], Any]) -> Any:
-        with self.lock:
-            self.received.append(message)
-            if message.request_id in self.answers:
-                digest, answer = self.answers[message.request_id]
-                if digest != message.digest():
-                    raise errors.RequestIdReused(request_id=message.request_id)
-                return answer
+    def once(self, message: Mutation[Any], work: Callable[[], R]) -> R:
+        def unless_refused() -> R:
             if message.method in self.refusing:
                 raise errors.InvalidState(reason=self.refusing[message.method])
-            answer = work()
-            self.answers[message.request_id] = message.digest(), answer
-            return answer
+            return work()
+
+        with self.lock:
+            self.received.append(message)
+            return super().once(message, unless_refused)
 
     def done(self, message: Mutation[Any], work: Callable[[], None]) -> Done:
         def and_done() -> Done:
             work()
             return Done()
 
-        answer: Done = self.once(message, and_done)
-        return answer
+        return self.once(message, and_done)
 
     def methods(self) -> list[str]:
         """Return the methods that were called, once for each call."""
@@ -179,8 +173,7 @@ class FakeCell:
                 claim_id=record.claim_id,
             )
 
-        answer: Placement = self.once(message, work)
-        return answer
+        return self.once(message, work)
 
     @serves(CancelMoveInCell)
     def cancel_move(self, message: CancelMoveInCell) -> Done:
@@ -243,8 +236,7 @@ class FakeCell:
             record.state = "unshelving"
             return record.spec
 
-        answer: RequestSpec = self.once(message, work)
-        return answer
+        return self.once(message, work)
 
     @serves(CancelUnshelveInCell)
     def cancel_unshelve(self, message: CancelUnshelveInCell) -> Done:
@@ -280,8 +272,7 @@ class FakeCell:
                 record.attached[suffix] = AttachedResource(resources=resources, provider_uuid=ids.derived("nic"))
             return self.ended_operation("attach", message.instance_uuid, self.no_room.get(suffix))
 
-        answer: OperationBegun = self.once(message, work)
-        return answer
+        return self.once(message, work)
 
     @serves(DetachResourceInCell)
     def detach_resource(self, message: DetachResourceInCell) -> OperationBegun:
@@ -291,8 +282,7 @@ class FakeCell:
                 raise errors.NotFound(kind="resource group", name=message.suffix)
             return self.ended_operation("detach", message.instance_uuid, None)
 
-        answer: OperationBegun = self.once(message, work)
-        return answer
+        return self.once(message, work)
 
     def ended_operation(self, kind: str, instance_uuid: str, reason: str | None) -> OperationBegun:
         operation = OperationSummary(

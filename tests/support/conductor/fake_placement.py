@@ -15,9 +15,10 @@ from moorage.messages import (
     ReportService,
     SwapClaim,
 )
-from moorage.messages.wire import Mutation
-from moorage.model import Cell, ConsumerAllocations, Inventory, Move, ProviderAmounts
+from moorage.messages.wire import Mutation, R
+from moorage.model import Cell, Inventory, Move
 from placement_store.claims.claim import NewClaim
+from support.placement_store.builders import Store
 from support.placement_store.fake_cell_list import FakeCellList
 from support.placement_store.in_memory import InMemoryPlacement
 from support.placement_store.model import Held, described
@@ -47,7 +48,7 @@ class FakePlacement(InMemoryPlacement, FakeCellList):
         #: The number of further writes that find a consumer changed since its generation was read.
         self.conflicts = 0
 
-    def once(self, message: Mutation[Any], work: Callable[[], Any]) -> Any:
+    def once(self, message: Mutation[Any], work: Callable[[], R]) -> R:
         with self.lock:
             self.calls.append(message)
             return super().once(message, work)
@@ -102,13 +103,8 @@ class FakePlacement(InMemoryPlacement, FakeCellList):
         """Write more amounts to a consumer than it claimed, as other clients do over HTTP."""
         holder = self.model.holders.get(consumer, Holder())
         held = described(holder.held) | {provider: described(holder.held).get(provider, {}) | amounts}
-        wanted = ConsumerAllocations(
-            allocations={at: ProviderAmounts(resources=resources) for at, resources in held.items()},
-            project_id="p",
-            user_id="u",
-            consumer_type=holder.consumer_type or "INSTANCE",
-            consumer_generation=holder.generation or None,
-        )
+        kind = holder.consumer_type or "INSTANCE"
+        wanted = Store.wanted(held, holder.generation or None, project_id="p", user_id="u", consumer_type=kind)
         self.carry_out(PutAllocations(request_id=ids.fresh(), consumer_uuid=consumer, wanted=wanted))
 
     def touch(self, consumer: str) -> int:

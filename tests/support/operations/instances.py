@@ -16,7 +16,8 @@ from moorage.messages import (
     PutAllocations,
     ShowInstance,
 )
-from moorage.model import ConsumerAllocations, Flavor, Guest, Instance, ProviderAmounts, RequestSpec, ResourceProvider
+from moorage.model import Flavor, Guest, Instance, RequestSpec, ResourceProvider
+from support.placement_store.builders import Store
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb=4096, root_gb=20))
 
@@ -61,14 +62,7 @@ def used(cloud: RunningCloud, resource_class: str = "VCPU") -> dict[str, int]:
 
 def hold(cloud: RunningCloud, provider_uuid: str, **amounts: int) -> str:
     """Let a new consumer of another service hold amounts of a provider; return the consumer."""
-    consumer, resources = ids.fresh(), dict(amounts)
-    wanted = ConsumerAllocations(
-        allocations={provider_uuid: ProviderAmounts(resources=resources)},
-        project_id="p",
-        user_id="u",
-        consumer_type="OTHER",
-        consumer_generation=None,
-    )
+    consumer, wanted = ids.fresh(), Store.wanted({provider_uuid: amounts}, consumer_type="OTHER")
     cloud.client("placement").call(PutAllocations(request_id=ids.fresh(), consumer_uuid=consumer, wanted=wanted))
     return consumer
 

@@ -59,16 +59,15 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Message
 from moorage.model import (
-    ConsumerAllocations,
     EndedAttempt,
     Inventory,
     MoveInstruction,
-    ProviderAmounts,
     ReshapedInventories,
     ServerGroup,
 )
 from support.operations.cloud import TroublesomeCloud
 from support.operations.room import Room
+from support.placement_store.builders import Store
 
 #: Reads of operators that have no object.
 READS: tuple[Message[Any], ...] = (
@@ -123,24 +122,14 @@ def _providers(cloud: TroublesomeCloud, cell: str) -> None:
     tell(CreateResourceProvider(**_new(), uuid=child, name=child, parent_provider_uuid=root))
     tell(UpdateResourceProvider(**_new(), uuid=child, name=f"{child}-renamed"))
     tell(SetInventory(**_new(), uuid=root, resource_class=_CLASS, inventory=Inventory(total=8)))
-    made = tell(SetTraits(**_new(), uuid=root, generation=_generation(cloud, root), traits=(_TRAIT,)))
+    tell(SetTraits(**_new(), uuid=root, generation=_generation(cloud, root), traits=(_TRAIT,)))
     tell(SetAggregates(**_new(), uuid=root, aggregates=(ids.fresh(),)))
-    wanted = ConsumerAllocations(
-        allocations={made.uuid: ProviderAmounts(resources={_CLASS: 2})},
-        project_id="p",
-        user_id="u",
-        consumer_type="OTHER",
-        consumer_generation=None,
-    )
-    tell(PostAllocations(**_new(), consumers={consumer: wanted}))
+    tell(PostAllocations(**_new(), consumers={consumer: Store.wanted({root: {_CLASS: 2}}, consumer_type="OTHER")}))
     tell(RecountInventories(**_new(), provider_uuids=(root,)))
     instruction = MoveInstruction(from_resource_provider=root, moved_resources={_CLASS: 8}, to_resource_provider=child)
     tell(ReshapeByInstructions(**_new(), instructions=(instruction,)))
-    generation = _consumer(cloud, consumer)
-    empty = ConsumerAllocations(
-        allocations={}, project_id="p", user_id="u", consumer_type="OTHER", consumer_generation=generation
-    )
-    tell(PostAllocations(**_new(), consumers={consumer: empty}))
+    generation = tell(GetAllocations(consumer_uuid=consumer)).generation
+    tell(PostAllocations(**_new(), consumers={consumer: Store.wanted({}, generation, consumer_type="OTHER")}))
     same = ReshapedInventories(generation=_generation(cloud, child), inventories={_CLASS: Inventory(total=8)})
     tell(Reshape(**_new(), inventories={child: same}))
     back = MoveInstruction(from_resource_provider=child, moved_resources={_CLASS: 4}, to_resource_provider=root)
@@ -191,7 +180,3 @@ def _scheduler(room: Room, cloud: TroublesomeCloud) -> None:
 
 def _generation(cloud: TroublesomeCloud, uuid: str) -> int:
     return cloud.client("placement").call(GetResourceProvider(uuid=uuid)).generation
-
-
-def _consumer(cloud: TroublesomeCloud, uuid: str) -> int:
-    return cloud.client("placement").call(GetAllocations(consumer_uuid=uuid)).generation

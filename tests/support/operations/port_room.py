@@ -16,9 +16,10 @@ from moorage.messages import (
     PutAllocations,
     ShowOperation,
 )
-from moorage.model import ConsumerAllocations, ProviderAmounts, ResourceGroup
+from moorage.model import ResourceGroup
 from moorage.model.inspection import OperationSummary
 from support.operations.room import Room
+from support.placement_store.builders import Store
 
 BANDWIDTH = "NET_BW_EGR_KILOBIT_PER_SEC"
 #: Options of the fake driver: each NIC has room for one port and a small one.
@@ -103,13 +104,8 @@ def rewrite(room: Room, uuid: str, change: Callable[[dict[str, dict[str, int]]],
     known = room.placement.call(GetAllocations(consumer_uuid=uuid))
     held = {at: dict(one.resources) for at, one in known.allocations.items()}
     change(held)
-    wanted = ConsumerAllocations(
-        allocations={at: ProviderAmounts(resources=amounts) for at, amounts in held.items() if amounts},
-        project_id=known.project_id,
-        user_id=known.user_id,
-        consumer_type=known.consumer_type,
-        consumer_generation=known.generation,
-    )
+    owner = {name: getattr(known, name) for name in ("project_id", "user_id", "consumer_type")}
+    wanted = Store.wanted({at: amounts for at, amounts in held.items() if amounts}, known.generation, **owner)
     room.placement.call(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))
 
 

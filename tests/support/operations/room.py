@@ -30,13 +30,11 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Message, Mutation, R
 from moorage.model import (
-    ConsumerAllocations,
     Flavor,
     HostState,
     Instance,
     Inventory,
     Migration,
-    ProviderAmounts,
     RequestSpec,
     ResourceGroup,
 )
@@ -44,6 +42,7 @@ from placement_store.schema import allocations, consumers, resource_classes, res
 from support.operations.cloud import Troubles, TroublesomeCloud, roles
 from support.operations.lost_patience import run_out
 from support.operations.record_peek import RecordPeek
+from support.placement_store.builders import Store
 
 SMALL = Flavor(name="small", vcpus=2, memory_mb=4096, root_gb=20)
 LARGE = Flavor(name="large", vcpus=4, memory_mb=8192, root_gb=20)
@@ -188,13 +187,8 @@ class Room:
                 for name, amount in amounts.items():
                     at = held.setdefault(provider, {})
                     at[name] = at.get(name, 0) + amount
-            allocations = ConsumerAllocations(
-                allocations={uuid: ProviderAmounts(resources=amounts) for uuid, amounts in held.items()},
-                project_id="p",
-                user_id="u",
-                consumer_type="OTHER" if known is None else known.consumer_type,
-                consumer_generation=None if known is None else known.generation,
-            )
+            kind, generation = ("OTHER", None) if known is None else (known.consumer_type, known.generation)
+            allocations = Store.wanted(held, generation, project_id="p", user_id="u", consumer_type=kind)
             message = PutAllocations(request_id=ids.fresh(), consumer_uuid=consumer, wanted=allocations)
             try:
                 self.placement.call(message)

@@ -48,25 +48,31 @@ def _applied(kind: type[Mutation[R]]) -> Callable[[Any, Any], R]:
     return serves(kind)(answer)
 
 
-class InMemoryPlacement:
-    """The model behind the methods of the store, with stored answers; it carries out one write at a time."""
+class StoredAnswers:
+    """The answers to requests by their ids, with the digests of the requests."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.model = Model()
         self.answers: dict[str, tuple[bytes, Any]] = {}
 
-    def once(self, message: Mutation[Any], work: Callable[[], Any]) -> Any:
+    def once(self, message: Mutation[Any], work: Callable[[], R]) -> R:
         """Carry out a request, or return its stored answer."""
         with self.lock:
-            if message.request_id in self.answers:
-                digest, answer = self.answers[message.request_id]
-                if digest != message.digest():
-                    raise errors.RequestIdReused(request_id=message.request_id)
-                return answer
-            answer = work()
-            self.answers[message.request_id] = message.digest(), answer
+            if message.request_id not in self.answers:
+                self.answers[message.request_id] = message.digest(), work()
+            digest, stored = self.answers[message.request_id]
+            if digest != message.digest():
+                raise errors.RequestIdReused(request_id=message.request_id)
+            answer: R = stored
             return answer
+
+
+class InMemoryPlacement(StoredAnswers):
+    """The model behind the methods of the store, with stored answers; it carries out one write at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model()
 
     def carry_out(self, message: Any) -> Any:
         """Let the model carry out a message; of several reasons to refuse it, the first is returned."""

@@ -16,7 +16,8 @@ from moorage.messages import (
     OperationBegun,
     PutAllocations,
 )
-from moorage.model import ConsumerAllocations, ProviderAmounts, ResourceGroup, SeenConsumer
+from moorage.model import ResourceGroup, SeenConsumer
+from support.placement_store.builders import Store
 from support.processes.fault_actions import TRIES
 from support.processes.fault_servers import Server, check
 
@@ -95,13 +96,7 @@ def _filled(server: Server, begun: OperationBegun) -> Iterator[None]:
     wait_until(chosen, "a provider to be chosen", server.patience, interval=0.05)
     [host] = cloud.call("placement", ListResourceProviders(name=server.show().host))
     left = int(host.inventories["VCPU"].capacity) - host.used["VCPU"]
-    wanted = ConsumerAllocations(
-        allocations={host.uuid: ProviderAmounts(resources={"VCPU": left})},
-        project_id="p",
-        user_id="u",
-        consumer_type="OTHER",
-        consumer_generation=None,
-    )
+    wanted = Store.wanted({host.uuid: {"VCPU": left}}, consumer_type="OTHER")
     with suppress(errors.CapacityExceeded):  # the attached amount may have been written just before
         cloud.call("placement", PutAllocations(request_id=ids.fresh(), consumer_uuid=filler, wanted=wanted))
     try:

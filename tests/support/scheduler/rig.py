@@ -26,12 +26,10 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Message, R, decode
 from moorage.model import (
-    ConsumerAllocations,
     Explanation,
     HostReport,
     HostState,
     Inventory,
-    ProviderAmounts,
     ProviderReport,
 )
 from moorage.model.inspection import StoreAudit
@@ -52,6 +50,7 @@ from scheduler.registry.aggregates.reader import AggregateReader
 from scheduler.view.follower import Follower
 from scheduler.view.host_cache import HostCache
 from support.databases import migrated
+from support.placement_store.builders import Store
 from support.scheduler.builders import CELLS, funnel
 from support.scheduler.worded_requests import loaded
 
@@ -214,12 +213,7 @@ class Rig:
     def take(self, number: int, vcpus: int, memory_mb: int = 1, consumer: str | None = None) -> str:
         """Let another consumer take amounts of a host; return the consumer."""
         uuid = consumer or derived(self.fresh(), "somebody")
-        wanted = ConsumerAllocations(
-            allocations={node_uuid(number): ProviderAmounts(resources={"VCPU": vcpus, "MEMORY_MB": memory_mb})},
-            project_id="other",
-            user_id="other",
-            consumer_generation=None,
-        )
+        wanted = Store.wanted({node_uuid(number): {"VCPU": vcpus, "MEMORY_MB": memory_mb}})
         self.placement.call(PutAllocations(request_id=self.fresh(), consumer_uuid=uuid, wanted=wanted))
         return uuid
 

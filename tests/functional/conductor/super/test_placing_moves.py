@@ -1,6 +1,7 @@
 """Test moves until their hand-over: concurrent writes, refusals, lost messages, deletions, and dead conductors."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.conductor.builders import FakeScheduler, wait_until
@@ -151,7 +152,7 @@ def test_a_move_that_its_cell_refuses_fails_without_a_request_to_the_scheduler(w
 class TooLargeAnswers(FakeCell):
     """Reserves instances, but its answers to that do not fit into a message."""
 
-    def once(self, message: object, work: Callable[[], object]) -> object:
+    def once(self, message: object, work: Callable[[], Any]) -> Any:
         answer = super().once(message, work)  # type: ignore[arg-type]
         method = getattr(message, "method", "")
         if method.startswith("prepare_"):
@@ -231,7 +232,7 @@ class LosesReplies(FakeCell):
     method = ""
     lost = 0
 
-    def once(self, message: object, work: Callable[[], object]) -> object:
+    def once(self, message: object, work: Callable[[], Any]) -> Any:
         answer = super().once(message, work)  # type: ignore[arg-type]
         if self.lost > 0 and getattr(message, "method", "") == self.method:
             self.lost -= 1
