@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from support.bus.deliveries import Delivery, observed
-from support.bus.late_messages import MESSAGES, PatientCloud, Recorder, Replays, once_each, settle, taken_too_late
+from support.bus.late_messages import MESSAGES, PatientCloud, Recorder, Replays, once_each, taken_too_late
 from support.bus.late_stories import Story
 from support.operations.cloud import Troubles, plan
 from support.operations.port_room import NICS
-from support.operations.random_aftermath import Aftermath
+from support.operations.random_aftermath import Aftermath, settle
 from support.operations.room import Room, rooms_of
 
 from moorage.messages import AuditStore

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from support.bus.deliveries import Delivery
-from support.bus.late_messages import Recorder, settle, snapshot
+from support.bus.late_messages import Recorder, snapshot
 from support.bus.late_stories import Story
 from support.bus.patient_story import patient_cloud, recorder_of_calls, story_of_a_server  # noqa: F401 - fixtures
 from support.operations.port_room import PORT, bandwidth
+from support.operations.random_aftermath import settle
 from support.operations.room import LARGE
 
 from moorage import errors, ids

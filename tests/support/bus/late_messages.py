@@ -4,19 +4,19 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from compute.fake.guest_file import GuestFile
-from harness.waiting import wait_until
 from moorage.bus.bus import Client
-from moorage.messages import REPORTS_TOPIC, AuditStore, ListOperations
+from moorage.messages import REPORTS_TOPIC
 from moorage.messages.wire import Message, Mutation, R
 from support.bus.deliveries import Delivery
 from support.bus.message_samples import every_message
 from support.databases.database_dump import Dump, dump
 from support.operations.cloud import TroublesomeCloud
+from support.operations.random_aftermath import settle
 from support.operations.room import until_answered
 
 MESSAGES = {(kind.topic, kind.method): kind for kind in every_message()}
@@ -32,7 +32,6 @@ UNSTORED = {
 }
 #: Columns that change without a message, and the note that a copy was refused.
 _SIGNS_OF_LIFE = ("updated_at", "last_seen", "alive_at", "alive", "described", "providers", "refused_order_number")
-_SECONDS = 120.0
 
 
 def kind_of(delivery: Delivery) -> type[Message[Any]] | None:
@@ -143,34 +142,15 @@ class Snapshot:
 def snapshot(cloud: TroublesomeCloud) -> Snapshot:
     guests: dict[str, tuple[Any, ...]] = {}
     for cell in cloud.cell_names:
-        file = GuestFile(cloud.folder / f"agent-{cell}.sqlite")
-        file.open()
-        try:
+        with closing(GuestFile(cloud.folder / f"agent-{cell}.sqlite")) as file:
+            file.open()
             for guest in file.guests():
                 host = guest.host
                 state = (guest.attempt_id in file.stopped(host), file.rebuilt(host).get(guest.attempt_id))
                 guests[guest.attempt_id] = (guest.instance_uuid, host, guest.claim_id, *state)
-        finally:
-            file.close()
     # A claim without an owner is recorded as such each time when the owner is asked.
     records = {name: rows for name, rows in dump(cloud.database, _SIGNS_OF_LIFE).items() if "disowned" not in name}
     return Snapshot(records, guests)
-
-
-def settle(cloud: TroublesomeCloud) -> None:
-    """Wait until no operation is under way and no residue is left."""
-    conductor, placement = cloud.client("conductor"), cloud.client("placement")
-
-    def going_on() -> list[object]:
-        pending: list[object] = [
-            (one.kind, one.subject, one.step, one.reason)
-            for one in until_answered(lambda: conductor.call(ListOperations()))
-        ]
-        holders = placement.call(AuditStore()).holders
-        return pending + [holder.uuid for holder in holders if holder.consumer_type == "RESIDUE"]
-
-    # Twice: an operation that is handed from one conductor to the other is on neither list for a moment.
-    wait_until(lambda: not going_on() and not going_on(), going_on, _SECONDS, interval=0.05)
 
 
 def taken_too_late(deliveries: list[Delivery]) -> list[str]:

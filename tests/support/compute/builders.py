@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -241,12 +241,9 @@ class AgentUnderTest:
     @contextmanager
     def _second_driver(self) -> Iterator[FakeDriver]:
         """Yield another driver of the same guests."""
-        driver = FakeDriver(self.conf, AGENT, CELL.name)
-        driver.start()
-        try:
+        with closing(FakeDriver(self.conf, AGENT, CELL.name)) as driver:
+            driver.start()
             yield driver
-        finally:
-            driver.close()
 
 
 NewStage = Callable[..., AgentUnderTest]

@@ -1,7 +1,7 @@
 """The drivers of the conformance suite, and how each is built."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,12 +65,9 @@ DRIVERS: dict[str, Callable[[Path], Rig]] = {
 @contextmanager
 def started(make: Make) -> Iterator[Driver]:
     """Start a new driver, and close it at exit."""
-    driver = make()
-    driver.start()
-    try:
+    with closing(make()) as driver:
+        driver.start()
         yield driver
-    finally:
-        driver.close()
 
 
 def destroy(driver: Driver, host: str, guest: GuestSpec) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -36,10 +37,11 @@ from moorage.messages import (
     UnshelveInstance,
 )
 from moorage.messages.wire import Message, R
-from moorage.model import ConsumerAllocations, Flavor, Instance, ProviderAmounts, RequestSpec, ServerGroup
+from moorage.model import Flavor, Instance, RequestSpec, ServerGroup
 from placement_store.schema import allocations, consumers
 from support.operations.cloud import TroublesomeCloud
 from support.operations.port_room import NICS, PORT, WIDTH, bandwidth
+from support.placement_store.builders import Store
 
 PLAN = CloudSpec(
     hosts=6,
@@ -132,14 +134,14 @@ class Servers:
         self.order(DeleteInstance, uuid)
         self.becomes(uuid, "deleted")
 
+    def _clients(self) -> closing[Clients]:
+        return closing(Clients(self.conf, 20.0))
+
     # --- Auditing and healing -----------------------------------------------------------------------------------------
 
     def audit(self) -> Examination:
-        clients = Clients(self.conf, 20.0)
-        try:
+        with self._clients() as clients:
             return examine(lambda: AuditCollector(self.conf, clients).collect(), settle=self.settle)
-        finally:
-            clients.close()
 
     def findings(self) -> list[tuple[str, str, str]]:
         found = self.audit()
@@ -148,11 +150,8 @@ class Servers:
 
     def heal(self) -> dict[tuple[str, str, str], str]:
         """Heal everything; return the remaining findings with their reasons."""
-        clients = Clients(self.conf, 20.0)
-        try:
+        with self._clients() as clients:
             last, why = heal(Healer(clients), self.audit(), self.audit)
-        finally:
-            clients.close()
         return {one.key: why.get(one.key, one.detail) for one in last.findings}
 
     # --- Operations after a heal --------------------------------------------------------------------------------------
@@ -214,17 +213,12 @@ class Servers:
         return any(operation.subject in attempts for operation in self.pending())
 
     def pending(self) -> list[Any]:
-        clients = Clients(self.conf, 20.0)
-        try:
+        with self._clients() as clients:
             return [one for cell in self.call(ListCells()) for one in clients.cell(cell).call(ListOperationsInCell())]
-        finally:
-            clients.close()
 
     def hold(self, uuid: str, amounts: dict[str, dict[str, int]]) -> None:
         """Let another consumer hold amounts."""
-        parts = {provider: ProviderAmounts(resources=resources) for provider, resources in amounts.items()}
-        wanted = ConsumerAllocations(allocations=parts, project_id="p", user_id="u", consumer_generation=None)
-        self.call(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))
+        self.call(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=Store.wanted(amounts)))
 
     def break_(self, work: Callable[[Connection], object]) -> None:
         self.cloud.database.write(work)

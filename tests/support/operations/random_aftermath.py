@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -30,6 +31,25 @@ from support.operations.room import until_answered
 _SECONDS = 240.0
 
 
+def settle(cloud: TroublesomeCloud) -> None:
+    """Wait until no operation is under way and no residue is left.
+
+    :raises TimeoutError: an operation is under way for ever.
+    """
+    conductor, placement = cloud.client("conductor"), cloud.client("placement")
+
+    def going_on() -> list[object]:
+        pending: list[object] = [
+            (one.kind, one.subject, one.step, one.tries, one.reason)
+            for one in until_answered(lambda: conductor.call(ListOperations()))
+        ]
+        holders = placement.call(AuditStore()).holders
+        return pending + [holder.uuid for holder in holders if holder.consumer_type == "RESIDUE"]
+
+    # Twice: an operation that is handed from one conductor to the other is on neither list for a moment.
+    wait_until(lambda: not going_on() and not going_on(), going_on, _SECONDS, interval=0.05)
+
+
 @dataclass(frozen=True)
 class Aftermath:
     """The state of a cloud after its actors have ended."""
@@ -45,42 +65,21 @@ class Aftermath:
     def settle(self) -> None:
         """Bring all hosts up, and wait until no operation is under way and no residue is left.
 
-        :raises AssertionError: an operation is under way for ever.
+        :raises TimeoutError: an operation is under way for ever.
         """
-        conductor, placement = self.cloud.client("conductor"), self.cloud.client("placement")
         scheduler = self.cloud.client("scheduler")
         for host in until_answered(lambda: scheduler.call(ListHosts())):
             message = SetHost(request_id=ids.fresh(), service_host=host.service_host, forced_down=False)
             until_answered(partial(scheduler.call, message))
 
-        def going_on() -> list[object]:
-            pending: list[object] = [
-                (one.kind, one.subject, one.step, one.tries, one.reason)
-                for one in until_answered(lambda: conductor.call(ListOperations()))
-            ]
-            residues = [
-                holder.uuid for holder in placement.call(AuditStore()).holders if holder.consumer_type == "RESIDUE"
-            ]
-            return pending + residues
-
-        def quiet() -> bool:
-            # Twice: an operation that is handed from one conductor to the other is on neither list for a moment.
-            return not going_on() and not going_on()
-
-        try:
-            wait_until(quiet, "all to be quiet", _SECONDS, interval=0.1)
-        except TimeoutError:
-            raise AssertionError(f"this goes on for ever: {going_on()}") from None
+        settle(self.cloud)
 
     def findings(self) -> list[str]:
         """Return all findings of an audit, allocations that differ from the servers' states, and unwanted guests."""
-        clients = Clients(self.cloud.configuration(), 60.0)
-        try:
+        with closing(Clients(self.cloud.configuration(), 60.0)) as clients:
             found, unseen, _state = examine(
                 lambda: AuditCollector(self.cloud.configuration(), clients).collect(), settle=2.0
             )
-        finally:
-            clients.close()
         wrong = [f"{finding.kind} {finding.subject}: {finding.detail}" for finding in found]
         wrong += [f"not seen: {part}: {why}" for part, why in unseen.items()]
         conductor = self.cloud.client("conductor")

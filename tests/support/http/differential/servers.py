@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,14 +104,11 @@ def ours(folder: Path) -> Iterator[Server]:
     """Serve our API."""
     url = f"sqlite:///{folder}/ours.sqlite"
     migrated.give_tables(url, MAIN)
-    database = Database(url, MAIN.name)
-    names.sync(database)
     conf = options.new(files=[])
     conf.set_override("auth_strategy", "noauth2", group="placement_api")
-    try:
+    with closing(Database(url, MAIN.name)) as database:
+        names.sync(database)
         yield Server(application(conf, database), database.engine, METADATA)
-    finally:
-        database.close()
 
 
 #: The published Placement; it can have only one database in each process.
