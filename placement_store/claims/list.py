@@ -57,17 +57,19 @@ def _rows(connection: Connection, page: Select[Any], message: ListClaims) -> Ite
     table, index = consumers.c, "ix_consumers_unaccepted"
     if message.consumer_uuids:
         return bulk.select_in(connection, page, table.uuid, sorted(message.consumer_uuids))
-    if not message.residues:
-        # In the order of uuids, the database would read all consumers to find the few that no host has accepted, or
-        # few old ones. Each claim has its time, and consumers without a claim, which may be very many, have none.
-        is_old = table.claimed_at <= now() - message.older_than if message.older_than else table.claimed_at.is_not(None)
-        if message.unaccepted:
-            return connection.execute(by_index(page.where(is_old), consumers, index))
-        if message.older_than:
-            # SELECT id FROM consumers FORCE INDEX (ix_consumers_unaccepted) WHERE claimed_at <= :now - :age LIMIT :n
-            old = by_index(select(table.id).where(is_old), consumers, index)  # the index has both columns
-            ids = connection.scalars(old.limit(_FEW + 1)).all()
-            if len(ids) <= _FEW:
-                found = bulk.select_in(connection, page, table.id, ids)
-                return sorted(found, key=lambda row: str(row.consumer_uuid))[: message.limit]
+    # In the order of uuids, the database would read all consumers to find the few that no host has accepted, or few old
+    # ones. Each claim has its time, and consumers without a claim, which may be very many, have none.
+    is_old = table.claimed_at <= now() - message.older_than if message.older_than else table.claimed_at.is_not(None)
+    if message.unaccepted and not message.residues:
+        return connection.execute(by_index(page.where(is_old), consumers, index))
+    if message.older_than:
+        if message.residues:  # most of them have no such time
+            is_old = or_(is_old, and_(table.claimed_at.is_(None), table.accepted_by.is_not(None)))
+        # SELECT id FROM consumers FORCE INDEX (ix_consumers_unaccepted) WHERE claimed_at <= :now - :age LIMIT :n
+        old = by_index(select(table.id).where(is_old), consumers, index)  # the index has all these columns
+        ids = connection.scalars(old.limit(_FEW + 1)).all()
+        if len(ids) <= _FEW:
+            # Without LIMIT: for a short page, the database would read all consumers in the order of uuids again.
+            found = bulk.select_in(connection, page.order_by(None).limit(None), table.id, ids)
+            return sorted(found, key=lambda row: str(row.consumer_uuid))[: message.limit]
     return connection.execute(page)

@@ -219,7 +219,8 @@ def test_the_few_old_claims_are_found_in_an_index_without_reading_the_rows_of_al
         assert [claim.consumer_uuid for claim in store.listed(older_than=60, limit=2)] == few[:2]
         assert [claim.consumer_uuid for claim in store.listed(older_than=60, limit=2, after=few[1])] == few[2:]
     searches = [one for one in statements if "FORCE INDEX (ix_consumers_unaccepted)" in one]
-    assert len(searches) == 2
+    assert (len(searches), len(statements)) == (2, 6)  # with a search, a look-up and a COMMIT for each page
+    assert not any("ORDER BY" in one for one in statements)
     with store.database.engine.connect() as connection:
         [plan] = connection.exec_driver_sql("EXPLAIN " + searches[0], {"param_1": 60.0, "param_2": 10}).all()
     assert "Using index" in plan.Extra
@@ -229,18 +230,26 @@ def test_old_claims_are_listed_in_the_same_pages_whether_they_are_few_or_many(
     store: Store, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = sorted(ids.fresh() for _ in range(5))
+    residue, new = old[2], ids.fresh()
     for uuid in old:
-        store.claim(uuid, {host: {"VCPU": 1}})
+        if uuid == residue:
+            store.accept(new, store.claim(new, {host: {"VCPU": 1}}).claim_id, residue)
+            store.delete(new, for_good=True, leave_residue=True)
+        else:
+            store.claim(uuid, {host: {"VCPU": 1}})
     store.age("consumers", "claimed_at", 100.0)
+    store.age("consumers", "created_at", 100.0)
     store.claim(ids.fresh(), {host: {"VCPU": 1}})
 
-    def pages() -> list[list[str]]:
-        found = [store.listed(older_than=60, limit=2, after=after) for after in (None, old[1], old[3])]
+    def pages(**wanted: bool) -> list[list[str]]:
+        found = [store.listed(older_than=60, limit=2, after=after, **wanted) for after in (None, old[1], old[3])]
         return [sorted(claim.consumer_uuid for claim in page) for page in found]
 
-    assert pages() == [old[:2], old[2:4], old[4:]]
-    monkeypatch.setattr(claim_list, "_FEW", 4)
-    assert pages() == [old[:2], old[2:4], old[4:]]
+    claims = [uuid for uuid in old if uuid != residue]
+    for few in (10, 3):
+        monkeypatch.setattr(claim_list, "_FEW", few)
+        assert pages() == pages(unaccepted=True) == [claims[:2], claims[2:], claims[3:]]
+        assert pages(residues=True) == pages(residues=True, unaccepted=True) == [old[:2], old[2:4], old[4:]]
 
 
 @pytest.mark.backends("mariadb")
