@@ -72,10 +72,12 @@ def each_instance(client: MessageClient, message: ListInstances, at_once: int = 
     return (one for one in found if message.deleted or one.state != "deleted")
 
 
-def migrations(client: MessageClient, message: ListMigrations, *, most: int | None = None) -> list[Migration]:
+def migrations(
+    client: MessageClient, message: ListMigrations, at_once: int = MAX_INSTANCES, *, most: int | None = None
+) -> list[Migration]:
     """Return all migrations of a list, or its first ones; see :func:`instances`."""
     over = ("confirmed", "reverted", "failed", "ended")
-    found = _each(client.call, message, MAX_INSTANCES, lambda one: one.number, lambda one: one.uuid)
+    found = _each(client.call, message, at_once, lambda one: one.number, lambda one: one.uuid)
     return list(islice((one for one in found if message.ended or one.state not in over), most))
 
 
@@ -103,19 +105,23 @@ def hosts(client: MessageClient, message: ListHosts, at_once: int = MAX_INSTANCE
     return sorted(found, key=lambda host: (host.service_host, host.nodename, host.cell_uuid))
 
 
-def host_aggregates(client: MessageClient, message: ListHostAggregates) -> list[HostAggregate]:
+def host_aggregates(
+    client: MessageClient, message: ListHostAggregates, at_once: int = _AGGREGATES
+) -> list[HostAggregate]:
     """Return all host aggregates of a list, by name; see :func:`instances`."""
-    return sorted(_each(client.call, message, _AGGREGATES, lambda one: one.uuid), key=lambda one: one.name)
+    return sorted(_each(client.call, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
 
 
-def providers(client: MessageClient, message: ListResourceProviders) -> list[ResourceProvider]:
+def providers(
+    client: MessageClient, message: ListResourceProviders, at_once: int = MAX_INSTANCES
+) -> list[ResourceProvider]:
     """Return all resource providers of a list, by name; see :func:`instances`."""
-    return sorted(_each(client.call, message, MAX_INSTANCES, lambda one: one.uuid), key=lambda one: one.name)
+    return sorted(_each(client.call, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
 
 
-def server_groups(client: MessageClient, message: ListServerGroups) -> list[ServerGroupState]:
+def server_groups(client: MessageClient, message: ListServerGroups, at_once: int = _GROUPS) -> list[ServerGroupState]:
     """Return all server groups of a list, by name and uuid; see :func:`instances`."""
-    found = _each(client.call, message, _GROUPS, lambda one: one.group.uuid)
+    found = _each(client.call, message, at_once, lambda one: one.group.uuid)
     return sorted(found, key=lambda one: (one.name or "", one.group.uuid))
 
 
@@ -123,7 +129,8 @@ def claims(
     client: MessageClient, message: ListClaims, at_once: int = 5_000, *, most: int | None = None
 ) -> list[ClaimState]:
     """Return all claims of a list, the oldest first, or the first ones; then the others are not kept in memory."""
-    return _oldest(_each(client.call, message, at_once, lambda one: one.consumer_uuid), most)
+    found = _each(client.call, message, at_once, lambda one: one.consumer_uuid)
+    return _oldest(found, most)
 
 
 def claims_of(client: MessageClient, consumer_uuids: Iterable[str]) -> list[ClaimState]:
@@ -134,13 +141,15 @@ def claims_of(client: MessageClient, consumer_uuids: Iterable[str]) -> list[Clai
     return _oldest(chain.from_iterable(found), None)
 
 
-def provider_allocations(client: MessageClient, message: ListProviderAllocations) -> dict[Uuid, ConsumerHold]:
+def provider_allocations(
+    client: MessageClient, message: ListProviderAllocations, at_once: int = MAX_INSTANCES
+) -> dict[Uuid, ConsumerHold]:
     """Return the allocations of a provider, by consumer; see :func:`instances`."""
 
     def fetch(part: ListProviderAllocations) -> list[tuple[Uuid, ConsumerHold]]:
         return list(client.call(part).allocations.items())
 
-    return dict(_each(fetch, message, MAX_INSTANCES, lambda item: item[0]))
+    return dict(_each(fetch, message, at_once, lambda item: item[0]))
 
 
 # --- Agreements of client and server ----------------------------------------------------------------------------------
