@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from moorage import errors, ids
 from moorage.bus.bus import Bus, serves
@@ -73,39 +74,17 @@ class FakeAgent:
         return next(build for build in self.builds if build.host == host)
 
     def accept(self, message: BuildOnHost) -> None:
-        self.conductor.call(
-            AcceptInCell(
-                request_id=ids.fresh(),
-                instance_uuid=message.instance_uuid,
-                claim_id=message.claim_id,
-                attempt_id=message.attempt_id,
-                host=message.host,
-            )
-        )
+        self.conductor.call(AcceptInCell(**_about(message), host=message.host))
 
     def finish(self, message: BuildOnHost) -> None:
         try:
-            self.conductor.call(
-                BuildFinished(
-                    request_id=ids.fresh(),
-                    instance_uuid=message.instance_uuid,
-                    attempt_id=message.attempt_id,
-                    claim_id=message.claim_id,
-                )
-            )
+            self.conductor.call(BuildFinished(**_about(message)))
         except errors.ClaimReleased:
             self.guests.pop(message.attempt_id, None)
 
     def report_failed(self, message: BuildOnHost, reason: str) -> None:
         self.conductor.call(
-            BuildFailedInCell(
-                request_id=ids.fresh(),
-                instance_uuid=message.instance_uuid,
-                attempt_id=message.attempt_id,
-                claim_id=message.claim_id,
-                reason=reason,
-                no_other_host=self.fails_everywhere or None,
-            )
+            BuildFailedInCell(**_about(message), reason=reason, no_other_host=self.fails_everywhere or None)
         )
 
     @serves(BuildOnHost)
@@ -157,3 +136,9 @@ class FakeAgent:
             raise errors.GuestActionFailed(
                 instance_uuid=message.instance_uuid, host=message.host, action=action, reason="it is stuck"
             )
+
+
+def _about(build: BuildOnHost) -> dict[str, Any]:
+    """Return a new request id, and the fields that name an attempt."""
+    names = ("instance_uuid", "attempt_id", "claim_id")
+    return {"request_id": ids.fresh()} | {name: getattr(build, name) for name in names}

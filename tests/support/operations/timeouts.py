@@ -52,13 +52,11 @@ def _builds() -> Iterator[Row]:
     trouble = "it has foreign allocations"
     yield Row(operation, trouble, ("fail", "retry"), with_licence(ERROR), ANOTHER, well)
     yield ends_well(operation, trouble, ("combine",), with_licence(well))
-    yield ends_well(operation, "the destination fails, and others write before the swap", ALL, _swapped_with_licence())
+    yield ends_well(
+        operation, "the destination fails, and others write before the swap", ALL, with_licence(on_alternate(well))
+    )
     yield Row(operation, "no host has room", ANY, ERROR, ANOTHER, well)
     yield ends_well(operation, "the destination fails", end=on_alternate(well))
     yield ends_well(operation, "the destination refuses", end=on_alternate(well))
     yield Row(operation, "every destination fails", ANY, ERROR, ANOTHER, well)
     yield Row(operation, "the destination fails, and the alternates are full by then", ANY, ERROR, ANOTHER, well)
-
-
-def _swapped_with_licence() -> ServerState:
-    return with_licence(on_alternate(WELL["build"]))

@@ -24,7 +24,7 @@ from moorage.messages.wire import Message, Mutation, R
 from moorage.model import Flavor, Instance, Migration, RequestSpec
 from moorage.model.inspection import OperationSummary
 from placement_store.schema import allocations, consumers, resource_providers
-from support.processes.faulty_cloud import FaultyCloud, Guest
+from support.processes.faulty_cloud import FaultyCloud
 
 #: Seconds for an order that meets a process that is down.
 PATIENCE = 60.0
@@ -187,7 +187,7 @@ def _check_now(cloud: FaultyCloud, servers: Sequence[Server]) -> None:
     assert verdict.clean, verdict
     used = sum(provider.used.get("VCPU", 0) for provider in cloud.call("placement", ListResourceProviders()))
     assert used == sum(vcpus for _, _, vcpus in holdings), (used, holdings)
-    assert _claims_of(cloud.guests()) == _held_claims(cloud)
+    assert sorted(guest.claim_id for guest in cloud.guests()) == sorted(claim_id for _, claim_id, _ in claims(cloud))
 
 
 def expected(servers: Sequence[Server]) -> tuple[list[Holding], list[Wanted]]:
@@ -241,14 +241,6 @@ def claims(cloud: FaultyCloud) -> list[tuple[str, str, str]]:
         return sorted((row.uuid, row.claim_id, str(row.accepted_by)) for row in rows)
 
     return cloud.database.read(read)
-
-
-def _held_claims(cloud: FaultyCloud) -> list[str]:
-    return sorted(claim_id for _, claim_id, _ in claims(cloud))
-
-
-def _claims_of(guests: Sequence[Guest]) -> list[str]:
-    return sorted(guest.claim_id for guest in guests)
 
 
 def _pending(cloud: FaultyCloud) -> list[str]:

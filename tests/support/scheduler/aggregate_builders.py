@@ -1,6 +1,5 @@
 """Host aggregates on a rig: clients that change them, and the resulting hosts, providers and views."""
 
-from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import select
@@ -18,6 +17,7 @@ from moorage.messages import (
 )
 from moorage.model import HostAggregate, ResourceProvider, UnmirroredHost
 from placement_store.db import change_feed
+from placement_store.providers import rows as providers
 from placement_store.schema import hosts as host_table
 from scheduler.registry import hosts
 from scheduler.registry.hosts import HostRow
@@ -119,13 +119,8 @@ def told_since(rig: Rig, mark: tuple[int, dict[str, int]]) -> tuple[set[str], se
     names = {row.id: row.service_host for row in host_rows(rig).values()}
     moved = {name for name, seq in marks(rig)[1].items() if seq != before.get(name)}
     assert {names[id_] for id_ in host_ids} == moved
-    return _uuids(rig, provider_ids), moved
-
-
-def _uuids(rig: Rig, ids: Collection[int]) -> set[str]:
-    from placement_store.providers import rows as providers
-
-    return set(rig.database.read(lambda connection: providers.uuids_of(connection, ids)).values())
+    uuids = rig.database.read(lambda connection: providers.uuids_of(connection, provider_ids))
+    return set(uuids.values()), moved
 
 
 def metadata(rig: Rig, host: str) -> dict[str, Any]:

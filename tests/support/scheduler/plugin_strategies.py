@@ -13,11 +13,11 @@ from typing import Any
 from hypothesis import strategies as st
 from oslo_config import cfg
 
-from moorage.config import options
 from moorage.ids import derived
 from moorage.model import Destination, Flavor, Image, ServerGroup
 from placement_store.server_groups.rows import OccupiedRoot
 from scheduler.view.snapshot import Snapshot
+from support.moorage.configuration import from_text
 from support.scheduler.builders import CELLS, host_cache, host_row, spec
 from support.scheduler.trees import providers_of_hosts
 
@@ -47,9 +47,7 @@ pci_resource_classes = VG*,PCI_DEVICE
 def configured() -> cfg.ConfigOpts:
     """A configuration in which every plug-in with options has some set."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "moorage.conf")
-        file.write_text(_SETTINGS)
-        return options.new(files=[file])
+        return from_text(Path(folder), _SETTINGS)
 
 
 # --- Hosts ----------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def reshape_by_instructions(message: ReshapeByInstructions, model: Model, found:
     for (uuid, name), inventory in changed.items():
         after.providers[uuid].inventories.pop(name, None)
         after.providers[uuid].inventories |= {} if inventory is None else {name: inventory}
-    units = _units(model, flows, changed)
+    units = _units(model, flows)
     # The store finds a distribution exactly if there is one; it may choose any.
     places = _as_planned(units, found) if isinstance(found, ReshapePlan) else None
     if places is None or not _fits(model, after, units, places):
@@ -210,7 +210,7 @@ def _impossible(model: Model, flows: Flows, changed: Mapping[Pair, Inventory | N
 # --- Distributions --------------------------------------------------------------------------------------------------
 
 
-def _units(model: Model, flows: Flows, changed: Mapping[Pair, Inventory | None]) -> list[Unit]:
+def _units(model: Model, flows: Flows) -> list[Unit]:
     together: dict[tuple[str, str, tuple[str, ...]], dict[str, int]] = {}
     for consumer, holder in model.holders.items():
         for (source, name), amount in holder.held.items():

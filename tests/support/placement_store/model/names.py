@@ -9,10 +9,11 @@ from support.placement_store.model.faults import refuse
 
 
 @apply.register
-def ensure_class(message: EnsureResourceClass, model: Model, _found: Any) -> Ensured:
-    """Create a custom resource class."""
-    created = message.name not in model.classes
-    model.classes.add(message.name)
+def ensure(message: EnsureResourceClass | EnsureTrait, model: Model, _found: Any) -> Ensured:
+    """Create a custom resource class or trait."""
+    names = model.classes if isinstance(message, EnsureResourceClass) else model.traits
+    created = message.name not in names
+    names.add(message.name)
     return Ensured(created=created)
 
 
@@ -24,14 +25,6 @@ def delete_class(message: DeleteResourceClass, model: Model, _found: Any) -> Don
     refuse([errors.NameInUse(kind="resource class", name=message.name)] * used)
     model.classes.remove(message.name)
     return Done()
-
-
-@apply.register
-def ensure_trait(message: EnsureTrait, model: Model, _found: Any) -> Ensured:
-    """Create a custom trait."""
-    created = message.name not in model.traits
-    model.traits.add(message.name)
-    return Ensured(created=created)
 
 
 @apply.register
