@@ -44,7 +44,7 @@ MOVED_GUESTS = (
         module="conductor.cell.steps.return_to_source",
         line="            order_numbers.next_guest_order(self._cell.records, connection, instance)",
         broken="            _ = order_numbers",
-        tests=(_LATE_ORDERS + "test_each_order_to_a_guest_has_the_next_number_and_keeps_it_when_it_is_repeated",),
+        tests=(_LATE_ORDERS + "test_each_order_to_a_guest_has_a_greater_number_and_keeps_it_when_it_is_repeated",),
     ),
 )
 
