@@ -225,9 +225,8 @@ class ComputeAgent:
     def _settle(self, attempt: AgentAttempt, guest: Guest) -> None:
         if attempt.report is None:
             self.destroy_guest(attempt, guest)
-            fault = attempt.failure
-            reason = "the agent or its host ended in the middle of the spawn" if fault is None else fault.reason
-            attempt.report = self._failed(guest, reason, fault)
+            ended = "the agent or its host ended in the middle of the spawn", None
+            attempt.report = self._failed(guest, *(attempt.failure or ended))
         try:
             self._send_report(attempt, guest, attempt.report)
         except errors.NotFound:
@@ -274,6 +273,7 @@ class ComputeAgent:
         else:
             reason = cell_messages.unexpected(fault)
             LOG.error("The build of instance %s on host %s ends before its start", *_named(guest), exc_info=fault)
+        attempt.failure = reason, fault
         self.destroy_guest(attempt, guest)
         return self._failed(guest, reason, fault)
 
@@ -281,6 +281,7 @@ class ComputeAgent:
         # It may have been destroyed during the wait for the gate's answer.
         if attempt.destroyed:
             return None
+        attempt.failure = None
         try:
             with attempt.at_work():
                 failpoints.reached("spawn")
@@ -289,15 +290,14 @@ class ComputeAgent:
                 failpoints.reached("spawned")
         except errors.BuildFailed as failure:
             LOG.warning("The spawn of instance %s on host %s has failed: %s", *_named(guest), failure.reason)
-            attempt.failure = failure
-            report: Report = self._failed(guest, failure.reason, failure)
+            attempt.failure = failure.reason, failure
         except errors.Unavailable:
             raise  # the host is dead: the guest's state is unknown until the host returns
         except Exception as fault:  # an unexpected fault of the driver counts as a failed build
             LOG.exception("An unexpected fault in the spawn of instance %s on host %s", *_named(guest))
-            report = self._failed(guest, cell_messages.unexpected(fault))
-        else:
-            report = cell_messages.finished(guest)
+            attempt.failure = cell_messages.unexpected(fault), fault
+        why = attempt.failure
+        report = cell_messages.finished(guest) if why is None else self._failed(guest, *why)
         if isinstance(report, BuildFailedInCell) and self._abandoned.is_set():
             raise Interrupted  # the driver is about to be closed: the agent's next start finds what is left
         # A failed spawn may leave pieces of the guest. Remove them before the failure is reported, because the cell

@@ -34,8 +34,8 @@ class AgentAttempt:
         self.interrupt = threading.Event()
         #: The message or record that has ended the attempt: its guest is no longer wanted. Never reset.
         self.ended: EndNotice | None = None
-        #: The failure of its spawn. It is reported only when nothing of the guest is left.
-        self.failure: errors.BuildFailed | None = None
+        #: Why its host refused it or its spawn failed, with the error. Reported only when nothing of the guest is left.
+        self.failure: tuple[str, Exception] | None = None
         #: Its report, once its result is known.
         self.report: Report | None = None
         self.building = False

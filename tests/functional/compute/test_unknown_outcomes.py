@@ -153,3 +153,23 @@ def test_a_failed_build_is_reported_although_the_driver_fails_once_to_destroy_it
 
     is_reported_once(stage, build, runs=False)
     assert stage.cell.received(BuildFailedInCell)[0].reason == "every spawn fails here"
+
+
+def test_a_refused_build_whose_host_dies_before_its_destroy_is_reported_with_the_reason_of_the_refusal(
+    new_stage: NewStage,
+) -> None:
+    class DyingAfterARefusal(DyingDriver):
+        def admit(self, host: str, guest: GuestSpec) -> None:
+            self.die(host, self.seconds)
+            raise errors.BuildImpossible(instance_uuid=guest.instance_uuid, host=host, reason="its image is broken")
+
+    stage = new_stage()
+    stage.start(DyingAfterARefusal)
+    wait_until(lambda: stage.cell.received(ReturnHosts) and not stage.cell.returning)
+    build = build_on(HOST)
+
+    stage.build(build)
+
+    is_reported_once(stage, build, runs=False)
+    (failed,) = stage.cell.received(BuildFailedInCell)
+    assert (failed.reason, failed.no_other_host) == ("its image is broken", True)
