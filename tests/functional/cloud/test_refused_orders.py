@@ -230,11 +230,15 @@ def test_orders_are_refused_as_often_as_there_were_orders_since_the_backup_of_th
 
 
 def test_the_guest_of_a_server_takes_orders_after_the_database_of_its_cell_was_restored(room: Room) -> None:
-    backup = cell_instances.update().values(guest_order_number=0)
+    def set_number(number: int) -> None:
+        changed = cell_instances.update().where(cell_instances.c.uuid == uuid).values(guest_order_number=number)
+        room.cloud.database.write(lambda connection: connection.execute(changed))
+
     with server_in(room, "active") as uuid:
+        set_number(5)
         give(room, "rebuild", uuid)
         room.becomes(uuid, "active")
-        room.cloud.database.write(lambda connection: connection.execute(backup.where(cell_instances.c.uuid == uuid)))
+        set_number(0)
 
         give(room, "rebuild", uuid)
 
