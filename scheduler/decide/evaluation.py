@@ -251,7 +251,8 @@ class AddedByGroup:
     """Hold the filters that concern a request only because of its server group, and the request without the group.
 
     Built-in plug-ins depend on a group only if they concern no request without one. So the requests of all groups and
-    of none share an evaluation, and the filters for the group are run on the hosts that it leaves.
+    of none share an evaluation. The filters for the group are run by themselves, and its ranking is narrowed to the
+    hosts that they leave.
     """
 
     filters: Sequence[Named[Filter]]
