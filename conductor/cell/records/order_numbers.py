@@ -71,7 +71,7 @@ def next_guest_order(records: CellRecords, connection: Connection, instance: Cel
     connection.execute(
         cell_instances.update()
         .where(columns.cell_uuid == records.cell_uuid, columns.uuid == instance.uuid)
-        .values(guest_order_number=case((following > time, following), else_=time))
+        .values(guest_order_number=case((following > time, following), else_=time), updated_at=now())
     )
 
 
