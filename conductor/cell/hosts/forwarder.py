@@ -114,8 +114,8 @@ class HostForwarder:
             for names in batches(alive, _ALIVE_BATCH):
                 self._ask_for(self._report(_HEARTBEAT_TRIES, alive=tuple(names), alive_at=clock).unknown)
             self._reported_until = clock - min(_OVERLAP, self._interval)
-        # Do this last: a failed report of loads must not make hosts look dead.
-        self._forward_loads()
+            # Do this last: a failed report of loads must not make hosts look dead.
+            self._forward_loads()
 
     def _forward_descriptions(self) -> None:
         """Report the changed descriptions; leave out those that the schedulers refuse.

@@ -217,7 +217,7 @@ def test_the_heartbeats_come_soon_although_every_description_is_refused() -> Non
     assert len(schedulers.described) <= 100
 
 
-def test_the_heartbeats_come_although_no_scheduler_can_record_a_description() -> None:
+def test_the_heartbeats_and_loads_come_although_no_scheduler_can_record_a_description() -> None:
     class Locked(SilentSchedulers):
         def call(self, message: ReportHosts, timeout: float) -> HostsRegistered:
             if message.hosts:
@@ -230,7 +230,7 @@ def test_the_heartbeats_come_although_no_scheduler_can_record_a_description() ->
     with pytest.raises(errors.StoreUnavailable):
         forwarder(schedulers, hosts).forward()
 
-    assert schedulers.taken == ["alive"]
+    assert schedulers.taken == ["alive", "loads"]
     assert hosts.described
 
 
