@@ -107,7 +107,7 @@ def build_all(cloud: RunningCloud, instances: int) -> Iterator[Instance]:
         order = BuildInstances(request_spec=spec, instance_uuids=(uuid,), request_id=request_id)
         try:
             instance = _built(conductor, order)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):  # SIGTERM and SIGHUP exit
             # The agents stop before their conductors. A conductor that has sent an order to build meanwhile would wait
             # for the answer for half a minute before it stops. A repeated order builds nothing more.
             _built(conductor, order)
