@@ -1,8 +1,10 @@
 """The drill of an upgrade: services of another release are replaced by this one, and back, while clients work."""
 
 import random
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from harness.arguments import Servers
 from harness.drills.cloud import DrillCloud, unlogged
@@ -52,20 +54,22 @@ def _place(role: str) -> tuple[int, str]:
 
 
 def _checked(former: str | None) -> str:
-    """Return the interpreter of the other release.
+    """Return the absolute path of the interpreter of the other release: processes run in folders of their own.
 
     :raises ConfigurationError: none is given, it has no release, or it has this one.
     """
     if former is None:
         raise errors.ConfigurationError(reason="upgrade needs another release: give --former")
+    # Not resolved: a link leads out of its environment.
+    python = str(Path(shutil.which(former) or former).absolute())
     try:
         found = [
-            subprocess.run([python, "-c", _WHERE], capture_output=True, text=True, check=True, cwd="/").stdout
-            for python in (former, sys.executable)
+            subprocess.run([each, "-c", _WHERE], capture_output=True, text=True, check=True, cwd="/").stdout
+            for each in (python, sys.executable)
         ]
     except (OSError, subprocess.CalledProcessError) as fault:
         reason = (getattr(fault, "stderr", "") or str(fault)).strip().splitlines()[-1]
         raise errors.ConfigurationError(reason=f"--former {former} has no release of Moorage: {reason}") from fault
     if found[0] == found[1]:
         raise errors.ConfigurationError(reason=f"--former {former} has this release, and not another one")
-    return former
+    return python
