@@ -13,7 +13,16 @@ from sqlalchemy import URL, Column, Connection, MetaData, Table, create_engine, 
 from moorage import errors
 from moorage.messages.wire import decode
 from moorage.model import Inventory
-from moorage.model.basis import Amount, ConsumerType, Generation, Name, NewName, ResourceClassName, TraitName, Uuid
+from moorage.model.basis import (
+    Amount,
+    ConsumerType,
+    Generation,
+    Name,
+    NewProviderName,
+    ResourceClassName,
+    TraitName,
+    Uuid,
+)
 from placement_store.importing.content import Content, ImportedConsumer, ImportedProvider, Times
 from placement_store.providers.inventories import fault_of
 
@@ -165,7 +174,7 @@ class _Reading:
             elif row.parent_provider_id is not None and parent is None:
                 self._fault(f"{where} has a parent that does not exist")
             else:
-                name = self._checked(NewName, row.name, f"the name of {where}")
+                name = self._checked(NewProviderName, row.name, f"the name of {where}")
                 found[row.uuid] = ImportedProvider(name, self._generation(row, where), parent, root)
                 self._read_times(row, where)
         self._check_trees(found)

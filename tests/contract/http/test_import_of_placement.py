@@ -267,6 +267,16 @@ def sqlite_target(tmp_path: Path) -> Iterator[Target]:
     made.database.close()
 
 
+def test_the_name_of_a_provider_may_have_control_characters_as_over_http_and_rpc(
+    copied: Path, sqlite_target: Target
+) -> None:
+    with closing(sqlite3.connect(copied)) as changed:
+        changed.execute("UPDATE resource_providers SET name = 'with a' || char(9) || 'tab' WHERE id = 2")
+        changed.commit()
+    assert imported(sqlite_target, f"sqlite:///{copied}") == 0
+    assert "with a\ttab" in {one.name for one in sqlite_target.content().providers.values()}
+
+
 @pytest.mark.parametrize("table", ["projects", "users"])
 def test_ids_of_projects_and_users_may_end_with_a_blank_as_over_http_and_rpc(
     copied: Path, target: Target, table: str
