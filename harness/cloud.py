@@ -4,7 +4,7 @@ import contextlib
 import functools
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +30,7 @@ from moorage.service.process import Service
 from placement_store import cells
 from placement_store.schema import MAIN
 from placement_store.service import PlacementService
+from scheduler.plugins.loading import list_opts
 from scheduler.service import SchedulerService
 
 _SCHEMAS = (MAIN, CONDUCTOR, CELL)
@@ -59,13 +60,17 @@ def short_run(transport_url: str, database_connection: str) -> Settings:
     }
 
 
-def write_settings(file: Path, settings: Settings) -> Path:
-    """Write a configuration file, and return its path."""
+def write_settings(file: Path, settings: Settings, repeated: Collection[tuple[str, str]] = ()) -> Path:
+    """Write a configuration file, and return its path.
+
+    :param repeated: the options, by group and name, that have a line for each value of a list.
+    """
     lines = []
     for group, values in settings.items():
         lines.append(f"[{group}]")
         for name, value in values.items():
-            lines.append(f"{name} = {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}")
+            each = [*map(str, value)] if isinstance(value, list | tuple) else [str(value)]
+            lines += [f"{name} = {one}" for one in (each if (group, name) in repeated else [", ".join(each)])]
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return file
 
@@ -182,8 +187,12 @@ class RunningCloud:
         settings = merged(short_run(self.transport_url, self.database_connection), self.plan.settings, groups)
         # Options of plug-ins are in a file, because only a scheduler with these plug-ins registers them.
         of_plugins = {group: settings.pop(group) for group in PLUGIN_GROUPS if group in settings}
-        files = [write_settings(self.folder / "plugins.conf", of_plugins)] if of_plugins else []
-        return options.new(settings, files=files)
+        if not of_plugins:
+            return options.new(settings)
+        repeated = {
+            (group, name) for group, each in list_opts() for opt in each if opt.multi for name in (opt.name, opt.dest)
+        }
+        return options.new(settings, files=[write_settings(self.folder / "plugins.conf", of_plugins, repeated)])
 
     def hosts(self) -> list[HostState]:
         """Return all hosts of the registry."""
