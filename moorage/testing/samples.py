@@ -198,6 +198,9 @@ def _nested(chosen: Mapping[str, Any]) -> dict[str, Any]:
         *above, last = path.split(".")
         within = found
         for name in above:
-            within = within.setdefault(name, {})
+            outer = within.get(name)
+            # A copy, because other samples have the same value; what is no object is replaced.
+            within[name] = inner = dict(outer) if isinstance(outer, Mapping) else {}
+            within = inner
         within[last] = value
     return found

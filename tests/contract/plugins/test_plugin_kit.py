@@ -125,3 +125,14 @@ def test_settings_that_an_option_cannot_have_are_refused() -> None:
         settings_of(IoOpsFilter, max_io_ops_per_host=0)
     with pytest.raises(AssertionError, match="options of IoOpsFilter"):
         settings_of(IoOpsFilter, max_ops=1)
+
+
+def test_an_attribute_and_a_name_below_it_are_drawn_beside_each_other() -> None:
+    words = Words(attributes={"gpu": ["broken", {"model": "x"}], "gpu.count": [2]})
+
+    drawn = [one.attributes.get("gpu") for sample in samples(words, 100) for one in sample.view.hosts]
+
+    assert {repr(one) for one in drawn} == {
+        "None", "'broken'", "{'model': 'x'}", "{'count': 2}", "{'model': 'x', 'count': 2}"
+    }  # fmt: skip
+    assert words.attributes["gpu"] == ["broken", {"model": "x"}]
