@@ -73,8 +73,7 @@ def check_weigher(
     :param decides: whether it must prefer one host to another.
     :raises AssertionError: it lacks one, with a sentence about it.
     """
-    multiplier = kind.default_multiplier
-    _require(np.isfinite(multiplier), f"{kind.__name__} has the default multiplier {multiplier}")
+    _require(np.isfinite(one := kind.default_multiplier), f"{kind.__name__} has the default multiplier {one}")
     results = _results(kind, settings, words, count, scores_of, "said")
     if decides:
         _require(
@@ -115,7 +114,8 @@ def check_request_filter(
             results.append((sample.request, here, narrowed))
             if isinstance(narrowed, RequestSpec):
                 _require_narrower(kind.__name__, sample.request, narrowed)
-                again = _narrowed(plugin, narrowed, here)
+                with faultless(kind.__name__, narrowed):
+                    again = _narrowed(plugin, narrowed, here)
                 _require(again == narrowed, f"{kind.__name__} makes {again} of what it has made already: {narrowed}")
         # The last cloud comes first: what a plug-in keeps of the first cloud that it is asked about is wrong there.
         for turn in reversed(range(len(clouds))):

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from msgspec import structs
 from support.scheduler.plugin_strategies import INSTANCES, snapshots
 
 from filters.io_ops import IoOpsFilter
 from filters.requests.extra_specs import ExtraSpecsRequestFilter
-from moorage.plugin import Filter, HostView
+from moorage.model import RequestSpec
+from moorage.plugin import Cloud, Filter, HostView, RequestFilter
 from moorage.testing import (
     ListedHosts,
     Words,
@@ -136,3 +138,17 @@ def test_an_attribute_and_a_name_below_it_are_drawn_beside_each_other() -> None:
         "None", "'broken'", "{'model': 'x'}", "{'count': 2}", "{'model': 'x', 'count': 2}"
     }  # fmt: skip
     assert words.attributes["gpu"] == ["broken", {"model": "x"}]
+
+
+class TakesHint(RequestFilter):
+    """Takes a hint away, and fails on its own result."""
+
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        if not request.scheduler_hints and request.root_required:
+            raise KeyError("rack")
+        return structs.replace(request, scheduler_hints={}, root_required=("CUSTOM_A",))
+
+
+def test_a_request_filter_that_fails_on_its_own_result_is_named() -> None:
+    with pytest.raises(AssertionError, match="TakesHint raises KeyError: 'rack'; asked by a request with "):
+        check_request_filter(TakesHint, words=Words(hints={"rack": ["r1"]}))
