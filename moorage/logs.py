@@ -90,7 +90,10 @@ class _Repeated(logging.Filter):
                 before = self._passed.copy()  # a line that is logged meanwhile in this thread changes the other one
                 self._passed = {line: (float("-inf"), left_out) for line, (_at, left_out) in before.items()}
                 return True
-            line, now = _without_connection(record), self._clock()
+            try:
+                line, now = _without_connection(record), self._clock()
+            except Exception:  # noqa: BLE001 - the handler reports a record that it cannot format; its caller goes on
+                return True
             passed_at, left_out = self._passed.get(line, (float("-inf"), 0))
             if now - passed_at < _REPEATED_SECONDS:
                 self._passed[line] = passed_at, left_out + 1

@@ -195,6 +195,11 @@ def test_a_line_about_an_unreachable_broker_is_written_once_a_minute_with_the_nu
     assert lines[12] == "[1] AMQP server on one:5672 is unreachable: refused. (1 lines like this were left out before)"
 
 
+def test_a_line_that_cannot_be_formatted_does_not_fail_its_caller() -> None:
+    record = logging.LogRecord(LIBRARY, logging.ERROR, "", 0, "%d queues", ("two",), None)
+    assert logs._Repeated().filter(record)
+
+
 @pytest.mark.parametrize(
     "name", [LIBRARY, "moorage.bus.rabbit.connection", "moorage.db.database", "moorage.service.process"]
 )
