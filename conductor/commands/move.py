@@ -31,8 +31,8 @@ from moorage.messages.basis import OrderAfter
 from moorage.messages.conductor import EndOfMigration
 from moorage.model import Flavor, Image, Migration
 
-#: The states of a migration in which nothing is in progress.
-_SETTLED = ("moved", "confirmed", "reverted", "failed", "ended")
+#: The states of a migration that has ended without a move.
+_NOT_MOVED = ("reverted", "failed", "ended")
 _HOST = argument("--host", metavar="NAME", help="Destination host (default: chosen by the scheduler)")
 
 
@@ -102,8 +102,8 @@ class _MoveOrder(_ServerOrder):
             return self.client("conductor").call(ShowMigration(uuid=uuid))
 
         # A migration that is confirmed automatically is in state moved for a moment.
-        first = _SETTLED.index(self.comes_to)
-        seen = self.waited(given, migrations, look, _SETTLED[first:2], _SETTLED[first:], "moving")
+        reached = ("moved", "confirmed") if self.comes_to == "moved" else ("confirmed",)
+        seen = self.waited(given, migrations, look, reached, (*reached, *_NOT_MOVED), "moving")
         return MIGRATION_COLUMNS, [migration_row(one) for one in seen]
 
 
