@@ -38,7 +38,7 @@ _OF_OUTAGES = {
     "oslo.messaging._drivers.impl_rabbit": logging.INFO,
     "moorage.bus.rabbit.connection": logging.WARNING,
     "moorage.db.database": logging.WARNING,
-    "moorage.service.process": logging.WARNING,
+    "moorage.service.process.tasks": logging.WARNING,
 }
 #: Seconds for which their lines are not repeated, and the most lines that are remembered. Arbitrary.
 _REPEATED_SECONDS, _REPEATED_LINES = 60.0, 1000

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from moorage.service.listener import Listener
 
 LOG = logging.getLogger(__name__)
+#: Equal lines of this logger are not repeated; see :mod:`moorage.logs`.
+_TASKS_LOG = logging.getLogger(f"{__name__}.tasks")
 
 T = TypeVar("T")
 
@@ -292,9 +294,11 @@ class Periodic:
             try:
                 self._work()
             except errors.MoorageError as fault:
-                LOG.warning("%s: %s", self._name, fault)
-            except Exception:  # the thread must survive any failure of one round
-                LOG.exception("%s: an unexpected fault; the next round comes in %s s", self._name, self._interval)
+                _TASKS_LOG.warning("%s: %s", self._name, fault)
+            except Exception:  # noqa: BLE001 - the thread must survive any failure of one round
+                _TASKS_LOG.exception(
+                    "%s: an unexpected fault; the next round comes in %s s", self._name, self._interval
+                )
             self._ended.wait(self._interval)
 
 

@@ -177,7 +177,7 @@ def test_a_line_about_an_unreachable_broker_is_written_once_a_minute_with_the_nu
     refused(1)
     for _ in range(2):
         log("each time", level=logging.DEBUG)
-        log("Ready", level=logging.INFO, name="moorage.service.process")
+        log("Ready", level=logging.INFO, name="moorage.db.database")
     assert lines[4:] == ["each time", "Ready"] * 2
     now[0] = 60.0
     refused(2)
@@ -201,7 +201,7 @@ def test_a_line_that_cannot_be_formatted_does_not_fail_its_caller() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [LIBRARY, "moorage.bus.rabbit.connection", "moorage.db.database", "moorage.service.process"]
+    "name", [LIBRARY, "moorage.bus.rabbit.connection", "moorage.db.database", "moorage.service.process.tasks"]
 )
 def test_the_log_of_a_service_does_not_repeat_the_lines_of_an_outage(tmp_path: Path, name: str) -> None:
     file = start_log(tmp_path, "compute")
@@ -214,7 +214,7 @@ def test_the_log_of_a_service_does_not_repeat_the_lines_of_an_outage(tmp_path: P
 def test_different_faults_of_one_task_are_each_logged_with_their_traceback(tmp_path: Path) -> None:
     file = start_log(tmp_path, "scheduler")
     for fault in (KeyError("one"), ValueError("two"), ValueError("two")):
-        logging.getLogger("moorage.service.process").error("%s: an unexpected fault", tmp_path, exc_info=fault)
+        logging.getLogger("moorage.service.process.tasks").error("%s: an unexpected fault", tmp_path, exc_info=fault)
     lines = file.read_text()
     assert lines.count("an unexpected fault") == 2
     assert "ValueError: two" in lines
