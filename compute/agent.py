@@ -156,19 +156,25 @@ class ComputeAgent:
 
         :param except_on: hosts that have to return.
         """
-        for guest in self.attempts.unanswered():
-            if guest.host in except_on or not self.is_alive(guest.host):
-                continue
-            if (attempt := self.attempts.inherit(guest)) is not None:
+        unanswered = self.attempts.unanswered()
+        living = self.living({guest.host for guest in unanswered}.difference(except_on))
+        for guest in unanswered:
+            if guest.host in living and (attempt := self.attempts.inherit(guest)) is not None:
                 self._workers.submit(partial(self._run, attempt, partial(self._settle_present, attempt, guest)))
 
-    def is_alive(self, host: str) -> bool:
-        """Return whether a host can take work now; a fault of the driver is only logged, and delays only this host."""
-        try:
-            return self._driver.is_alive(host)
-        except Exception:
-            LOG.exception("It is unknown whether host %s is alive", host)
-            return False
+    def living(self, hosts: Collection[str]) -> list[str]:
+        """Return the hosts that can take work now; a fault of the driver is logged, and delays only the hosts of it."""
+        found: list[str] = []
+        faults: dict[str, tuple[Exception, list[str]]] = {}
+        for host in hosts:
+            try:
+                if self._driver.is_alive(host):
+                    found.append(host)
+            except Exception as fault:  # noqa: BLE001 - logged below, once for all hosts that have it
+                faults.setdefault(repr(fault), (fault, []))[1].append(host)
+        for first, unknown in faults.values():
+            LOG.error("It is unknown whether %d host(s) are alive, one is %s", len(unknown), unknown[0], exc_info=first)
+        return found
 
     def require(self, message: BuildOnHost | DestroyOnHost | Order) -> None:
         """Check that a message's host is this agent's and alive.

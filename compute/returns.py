@@ -107,7 +107,7 @@ class Returns:
         :raises Interrupted: the agent stops.
         """
         known = [host for host in hosts if self._driver.has_host(host)]
-        living = [host for host in known if self._agent.is_alive(host)]
+        living = self._agent.living(known)
         # Read before everything else: if a host begins another life meanwhile, the cell ignores this return.
         lives = {host: self._lives[host] for host in living if host in self._lives}
         ready = self._clean(living, lives) if living else []

@@ -75,20 +75,28 @@ def test_hosts_with_more_guests_than_fit_into_one_message_return_in_several_mess
     assert len(stage.cell.received(ListEndedAttempts)) == 1
 
 
+@pytest.mark.parametrize("broken", [HOSTS[:1], HOSTS], ids=["one host", "all hosts"])
 def test_a_host_of_which_the_driver_cannot_tell_whether_it_is_alive_delays_only_its_own_return(
-    new_stage: NewStage,
+    new_stage: NewStage, broken: Sequence[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(FakeDriver):
         is_broken = True
+        asked = 0
 
         def is_alive(self, host: str) -> bool:
-            if self.is_broken and host == HOST:
+            self.asked += host == HOST
+            if self.is_broken and host in broken:
                 raise OSError("its board does not answer")
             return super().is_alive(host)
 
     stage = new_stage()
     driver = stage.start(Broken)
 
-    wait_until(lambda: stage.cell.returned() and stage.cell.returning == {HOST})
+    wait_until(lambda: driver.asked > 1 and stage.cell.returning == set(broken))
+    # One line for all hosts that have the same fault, with its traceback.
+    lines = [record for record in caplog.records if record.getMessage().startswith("It is unknown whether")]
+    assert {record.args[0] for record in lines if isinstance(record.args, tuple)} == {len(broken)}
+    assert len(lines) <= driver.asked
+    assert "its board does not answer" in caplog.text
     driver.is_broken = False
     wait_until(lambda: stage.cell.returning == set())

@@ -114,16 +114,16 @@ def test_a_spawn_that_cannot_be_cut_short_after_its_host_was_dead_is_reported_wh
     is_reported_once(stage, build, runs=False)
 
 
-def test_a_failed_build_whose_host_dies_before_its_destroy_is_reported_with_the_reason_of_its_failure(
-    new_stage: NewStage,
+@pytest.mark.parametrize("step", ["admit", "spawn"])
+def test_a_build_whose_host_refuses_or_fails_it_and_dies_before_its_destroy_is_reported_with_that_reason(
+    new_stage: NewStage, step: str
 ) -> None:
-    class DyingAfterABrokenImage(DyingDriver):
-        def spawn(self, host: str, guest: GuestSpec) -> None:
-            self.die(host, self.seconds)
-            raise errors.BuildImpossible(instance_uuid=guest.instance_uuid, host=host, reason="its image is broken")
+    def break_and_die(self: DyingDriver, host: str, guest: GuestSpec) -> None:
+        self.die(host, self.seconds)
+        raise errors.BuildImpossible(instance_uuid=guest.instance_uuid, host=host, reason="its image is broken")
 
     stage = new_stage()
-    stage.start(DyingAfterABrokenImage)
+    stage.start(type("DyingAfterABrokenImage", (DyingDriver,), {step: break_and_die}))
     wait_until(lambda: stage.cell.received(ReturnHosts) and not stage.cell.returning)
     build = build_on(HOST)
 
@@ -153,23 +153,3 @@ def test_a_failed_build_is_reported_although_the_driver_fails_once_to_destroy_it
 
     is_reported_once(stage, build, runs=False)
     assert stage.cell.received(BuildFailedInCell)[0].reason == "every spawn fails here"
-
-
-def test_a_refused_build_whose_host_dies_before_its_destroy_is_reported_with_the_reason_of_the_refusal(
-    new_stage: NewStage,
-) -> None:
-    class DyingAfterARefusal(DyingDriver):
-        def admit(self, host: str, guest: GuestSpec) -> None:
-            self.die(host, self.seconds)
-            raise errors.BuildImpossible(instance_uuid=guest.instance_uuid, host=host, reason="its image is broken")
-
-    stage = new_stage()
-    stage.start(DyingAfterARefusal)
-    wait_until(lambda: stage.cell.received(ReturnHosts) and not stage.cell.returning)
-    build = build_on(HOST)
-
-    stage.build(build)
-
-    is_reported_once(stage, build, runs=False)
-    (failed,) = stage.cell.received(BuildFailedInCell)
-    assert (failed.reason, failed.no_other_host) == ("its image is broken", True)
