@@ -8,6 +8,7 @@ from sqlalchemy import Connection, select
 from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.messages import AcknowledgeRequests, Done
+from moorage.service.process import is_stopping
 from moorage.service.pruning import in_parts
 from moorage.service.stored_requests import Retention, StoredRequests
 from placement_store.db import bulk
@@ -62,12 +63,15 @@ class Pruning:
     def _forget_groups(self) -> int:
         # Kept as long as tombstones: no message that still arrives is older.
         kept, after = self._retention.tombstones, self._examined_groups
-        old, self._examined_groups = self._database.read(lambda found: server_groups.outdated(found, kept, after))
-        # In separate transactions, which see the members as they are once they hold the locks.
-        return sum(
-            self._database.write(partial(server_groups.delete_without_members, uuids=part))
-            for part in bulk.chunks(old, _AT_ONCE)
-        )
+        find = partial(server_groups.outdated, older_than=kept, after=after)
+        old, self._examined_groups = self._database.read(find)
+        deleted = 0
+        for part in bulk.chunks(old, _AT_ONCE):
+            if is_stopping():
+                break
+            # In a separate transaction, which sees the members as they are once it holds the locks.
+            deleted += self._database.write(partial(server_groups.delete_without_members, uuids=part))
+        return deleted
 
     def _unbury(self, connection: Connection) -> int:
         # By key, read without a lock: a delete by time would lock the index that new tombstones are inserted in.
