@@ -70,7 +70,7 @@ def mark(connection: Connection, node_uuids: Collection[str], locked: Collection
     if not locked:
         return
     disabled = among(connection, locked)
-    enabled = disabled.symmetric_difference(locked)
+    enabled = set(locked) - disabled
     changed = links.add_and_remove(connection, provider_traits.c.trait_id, _number(connection), disabled, enabled)
     providers.bump_generations(connection, changed, by=1)
     change_feed.record(connection, provider_ids=changed)
