@@ -16,7 +16,7 @@ from support.placement_store.group_builders import ONE, Groups
 from support.placement_store.races import status, wait_for_row_lock_wait
 
 from harness.servers import MariaDBServer
-from moorage import ids
+from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import CreateServerGroup, DeleteServerGroup
 from moorage.model import GroupPolicy, ServerGroup
@@ -155,6 +155,33 @@ def test_a_claim_that_names_a_group_which_another_is_creating_waits_and_finds_it
 
     assert came == "GroupRuleRefused"
     assert groups.shown(group).members == {new.consumer_uuid: hosts[0]}
+
+
+@pytest.mark.parametrize("policy", ["anti-affinity", "affinity", "soft-affinity"])
+@pytest.mark.parametrize("by_pruning", [False, True], ids=["deleted", "pruned"])
+def test_a_claim_with_a_group_that_its_decision_has_read_waits_for_a_deletion_and_is_refused_whole(
+    groups: Groups, policy: GroupPolicy, by_pruning: bool
+) -> None:
+    host, group = groups.host(), groups.group(policy)
+    groups.delete(groups.claim(group, host))
+    known = groups.store.database.read(lambda connection: rows.bind(connection, [group]))
+    new = groups.store.new_claim(ids.fresh(), {host: ONE}, group=group)
+    delete = DeleteServerGroup(request_id=ids.fresh(), uuid=group.uuid)
+
+    def join(connection: Connection) -> object:
+        return claims.claim(connection, [new], groups.store.names, groups=known)
+
+    joined = outcome_after(
+        groups.store,
+        lambda connection: (
+            rows.delete_without_members(connection, [group.uuid]) if by_pruning else rows.delete(connection, delete)
+        ),
+        lambda: groups.store.database.write(join),
+    )
+
+    assert joined == "ClaimContention"
+    with pytest.raises(errors.ConsumerNotFound):
+        groups.store.consumer(new.consumer_uuid)
 
 
 @pytest.mark.parametrize("policy", ["anti-affinity", "soft-affinity"])
