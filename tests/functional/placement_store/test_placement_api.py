@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -400,20 +400,37 @@ def test_a_reload_signal_starts_no_worker_that_would_end_the_server_if_it_does_n
     assert (tmp_path / "log").read_text().count("Booting worker") == 2
 
 
-def test_a_stopping_server_answers_a_request_on_an_accepted_connection(server: Api, tmp_path: Path) -> None:
+def test_a_stopping_server_answers_a_request_on_an_accepted_connection(tmp_path: Path) -> None:
+    # A worker that stops keeps such a connection for a second. If the machine has taken longer to send the request, the
+    # answer may be missing, and another server has to show it.
+    for number in range(5):
+        log = tmp_path / f"log {number}"
+        with served(f"sqlite:///{tmp_path}/{number}.sqlite", log, "--workers", "2", "--threads", "2") as server:
+            answer, is_in_time = _answer_after_stop(server, log)
+            if not answer and not is_in_time:
+                continue
+            assert answer.startswith(b"HTTP/1.1 200 OK"), answer
+            assert b"Connection: close" in answer
+            watch = Stopwatch()
+            wait_until(lambda log=log: not _runs(log), "the server has ended")  # type: ignore[misc]
+            assert watch.seconds < 5.0
+            return
+    pytest.fail("no request was sent within a second after the stop had begun")
+
+
+def _answer_after_stop(server: Api, log: Path) -> tuple[bytes, bool]:
+    """Send a request on an accepted connection of a stopping server; return the answer, and if it was sent in time."""
     host, _, port = server.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         wait_until(lambda: _is_accepted(connection), "the connection to be accepted")
-        _signal(tmp_path / "log", signal.SIGTERM)
-        _wait_for_stop(tmp_path / "log")
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: moorage\r\n\r\n")
-        answer = connection.makefile("rb").read()
-
-    assert answer.startswith(b"HTTP/1.1 200 OK"), answer
-    assert b"Connection: close" in answer
-    watch = Stopwatch()
-    wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended")
-    assert watch.seconds < 5.0
+        began = time.monotonic()
+        _signal(log, signal.SIGTERM)
+        _wait_for_stop(log)
+        answer, is_in_time = b"", time.monotonic() - began < 1.0
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: moorage\r\n\r\n")
+            answer = connection.makefile("rb").read()
+        return answer, is_in_time
 
 
 def _is_accepted(connection: socket.socket) -> bool:
