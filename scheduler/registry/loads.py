@@ -43,7 +43,9 @@ def write(connection: Connection, cell_uuid: str, loads: Mapping[str, HostLoad],
     for chunk in bulk.chunks(sorted(loads)):
         query = select(*_COLUMNS).where(hosts.c.cell_uuid == cell_uuid, hosts.c.service_host.in_(chunk))
         for row in connection.execute(query):
-            load = loads[row.service_host]
+            # MySQL ignores trailing blanks in comparisons, and finds another host than was named.
+            if (load := loads.get(row.service_host)) is None:
+                continue
             properties = msgspec.json.encode(load.image_properties, order="sorted") if load.image_properties else None
             new = {"io_ops": load.io_ops, "failed_builds": load.failed_builds, "image_properties": properties}
             # If the registered load is of a much later time, the cell's clock was set back: then write the new one.

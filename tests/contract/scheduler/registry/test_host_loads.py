@@ -98,6 +98,13 @@ def test_a_load_is_stored_for_all_nodes_of_a_host_of_the_reporting_cell(rig: Rig
     assert [(host.nodename, host.io_ops) for host in found] == [("host1", 3), ("second", 3)]
 
 
+def test_a_load_of_a_host_whose_name_ends_with_a_blank_changes_no_other_host_nor_hinders_it(rig: Rig) -> None:
+    report_loads(rig, {"host1 ": BUSY, "host2": BUSY})
+
+    assert state(rig, "host1").io_ops == 0
+    assert state(rig, "host2").io_ops == 3
+
+
 def test_a_host_with_a_new_description_keeps_its_load(rig: Rig) -> None:
     report_loads(rig, {"host1": BUSY})
     rig.report([report(1, attributes={"rack": 1})], ["host1"])
