@@ -9,7 +9,7 @@ name another node of its host still has is left out too, but the cell sends it a
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -89,9 +89,9 @@ def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
 
 @dataclass(frozen=True, slots=True)
 class _RegisteredHost:
-    """A host in the registry; ``id`` is None for a host that this report is about to add."""
+    """A host in the registry; ``id`` is 0 for a host that this report is about to add."""
 
-    id: int | None
+    id: int
     cell_uuid: str
     service_host: str
     nodename: str
@@ -116,14 +116,13 @@ def _describe(
     known = _registered(connection, message)
     by_name = {(host.service_host, host.nodename): host for host in known if host.cell_uuid == message.cell_uuid}
     by_node = {host.compute_node_uuid: host for host in known}
-    numbered = zip(message.hosts, message.numbers or (0,) * len(message.hosts), strict=True)
-    reports = [(report, number) for report, number in numbered if _is_well_named(report)]
+    reports = _each_name_once(zip(message.hosts, message.numbers or (0,) * len(message.hosts), strict=True))
     renamed, late = _renamed(reports, by_name)
     new: list[_RegisteredHost] = []
     changed: dict[int, tuple[HostReport, int]] = {}
     numbers: dict[int, int] = {}
     newer: list[NumberedDescription] = []
-    # Each description is one of: refused, new, a repetition, older than the registry, changed, or only renumbered.
+    # Each description is one of: refused, new, older than the registry, changed, or only renumbered.
     for report, number in reports:
         name = (report.service_host, report.nodename)
         host, same_node = by_name.get(name) or renamed.get(_key(report)), by_node.get(report.compute_node_uuid)
@@ -134,11 +133,9 @@ def _describe(
             newer += _refuse(message.cell_uuid, report, number, host, same_node)
         elif host is None:
             described = {**structs.asdict(report), "attributes": _encoded(report.attributes)}
-            host = _RegisteredHost(id=None, cell_uuid=message.cell_uuid, description_number=number, **described)
-            by_name[name] = by_node[report.compute_node_uuid] = host
+            host = _RegisteredHost(id=0, cell_uuid=message.cell_uuid, description_number=number, **described)
+            by_node[report.compute_node_uuid] = host
             new.append(host)
-        elif host.id is None:
-            continue  # a second time in this report
         elif 0 < number < host.description_number:
             newer.append(NumberedDescription(service_host=name[0], nodename=name[1], number=host.description_number))
         elif not host.is_described_by(report):
@@ -183,6 +180,19 @@ def _is_well_named(report: HostReport) -> bool:
         fault = fault_of_name(getattr(report, field))
         LOG.error("The %s of host %r %s: left out", field, report.service_host, fault)
     return field is None
+
+
+def _each_name_once(numbered: Iterable[tuple[HostReport, int]]) -> list[tuple[HostReport, int]]:
+    """Return the well-named descriptions with their numbers; the first one of each name counts."""
+    reports: dict[tuple[str, str], tuple[HostReport, int]] = {}
+    for report, number in numbered:
+        if not _is_well_named(report):
+            continue
+        first, _number = reports.setdefault((report.service_host, report.nodename), (report, number))
+        if first != report:
+            name = report.nodename, report.service_host
+            LOG.error("Node %s of host %s is described in two ways in one report: the first counts", *name)
+    return list(reports.values())
 
 
 def _key(host: HostReport | _RegisteredHost) -> tuple[str, str]:
@@ -251,7 +261,7 @@ def _refuse(
         known = named.compute_node_uuid
         LOG.error("Host %s %s, but is known with %s: ignored", report.service_host, reported, known)
     is_own = same_node is None or (same_node.cell_uuid, same_node.service_host) == (cell_uuid, report.service_host)
-    if number and is_own and named is not None and named.id is not None:
+    if number and is_own and named is not None:
         return [_sent_again(report, number, same_node)]
     return []
 

@@ -93,6 +93,19 @@ def test_a_node_that_waits_for_the_name_of_another_one_is_described_again(rig: R
     assert registered(rig)["b"] == node_uuid(node)
 
 
+@pytest.mark.parametrize("known", ["a", "ac"], ids=["new", "renamed"])
+def test_of_two_descriptions_of_one_name_in_a_report_the_first_counts(
+    rig: Rig, caplog: pytest.LogCaptureFixture, known: str
+) -> None:
+    describe(rig, known, *(5 for _ in known))
+
+    with caplog.at_level(logging.ERROR):
+        assert describe(rig, "bb", 6, 6) == HostsRegistered()
+
+    assert "Node b of host host is described in two ways in one report" in caplog.text
+    assert registered(rig) == expected("b" + known[1:])
+
+
 def test_a_compute_node_of_another_host_is_described_once(rig: Rig) -> None:
     describe(rig, "a", 5)
     others = (report(1, service_host="other", nodename="b"), report(2, service_host="other", nodename="c"))
