@@ -25,7 +25,7 @@ from moorage.model.basis import fault_of_name
 from placement_store import cells
 from placement_store.db import bulk, change_feed
 from placement_store.providers import disabled_hosts
-from placement_store.schema import PROVIDER_DELETED, hosts
+from placement_store.schema import hosts
 from scheduler.registry import loads
 from scheduler.registry.aggregates import mirror
 from scheduler.registry.hosts import update
@@ -160,7 +160,7 @@ def _describe(
     mirror.add_new_nodes(connection, message.cell_uuid, extended)
     # These descriptions may have been sent before the agents were asked to report the providers again.
     written = [host for host in known if host.id in changed or host.id in numbers]
-    return newer, {host.service_host for host in written if host.description_number == PROVIDER_DELETED}
+    return newer, {host.service_host for host in written if host.description_number < 0}
 
 
 def _registered(connection: Connection, message: ReportHosts) -> list[_RegisteredHost]:
