@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 import yaml
@@ -22,6 +22,11 @@ Step = str | int
 
 class _Loader(yaml.SafeLoader):
     """Adds the line to a value that is not of its type, such as the date 2020-99-99."""
+
+    # Without sets: their items have no positions, by which the parts of the file are found.
+    yaml_constructors: ClassVar = {
+        tag: construct for tag, construct in yaml.SafeLoader.yaml_constructors.items() if tag != "tag:yaml.org,2002:set"
+    }
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:

@@ -165,6 +165,7 @@ def test_two_entries_for_one_tree_are_refused(file: Path) -> None:
         (f"reshape: {'[' * 2000}{']' * 2000}", "1 it is nested too deeply"),
         ("a: 1\n---\nb: 2\n", "2 but found another document"),
         ("reshape: !!python/object:os.system {}", "1 could not determine a constructor"),
+        ("\nreshape: !!set {a, b}", "2 could not determine a constructor"),
     ],
 )
 def test_a_file_that_is_not_a_reshape_is_refused(file: Path, text: str, reported: str) -> None:
