@@ -4,6 +4,7 @@ import argparse
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -78,11 +79,11 @@ class PlacementCommand(Configured):
             return self.placement.call(message)
 
     def uuid_of(self, named: str) -> str:
-        """Return the uuid of a provider; a uuid is returned without a call.
+        """Return the uuid of a provider, given by its uuid or its name.
 
-        :raises ProviderNotFound: no provider has that name.
+        :raises ProviderNotFound: there is none.
         """
-        return ids.canonical(named) or find(self.placement, named).uuid
+        return find(self.placement, named).uuid
 
     def in_named_tree(self, group: ResourceGroup) -> ResourceGroup:
         """Resolve the ``in_tree`` of a group, a uuid or a name, to the uuid.
@@ -99,12 +100,13 @@ class ProviderCommand(PlacementCommand):
 
 
 def find(placement: MessageClient, named: str) -> ResourceProvider:
-    """Find a provider by its uuid or its name.
+    """Find a provider by its uuid or its name, which may have the form of a uuid, too.
 
     :raises ProviderNotFound: there is none.
     """
     if (uuid := ids.canonical(named)) is not None:
-        return placement.call(GetResourceProvider(uuid=uuid))
+        with suppress(errors.ProviderNotFound):
+            return placement.call(GetResourceProvider(uuid=uuid))
     for provider in placement.call(ListResourceProviders(name=named)) if named else []:
         return provider
     raise errors.ProviderNotFound(name=named)

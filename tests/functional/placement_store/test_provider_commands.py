@@ -44,6 +44,18 @@ def test_a_tree_is_created_renamed_moved_and_deleted(operator: Operator) -> None
     assert operator.types("resource provider list") == []
 
 
+def test_a_provider_is_found_by_a_name_that_has_the_form_of_a_uuid(operator: Operator) -> None:
+    # The node of a driver that calls its nodes by their uuids, and a machine that is called by its machine-id.
+    for name in (ids.fresh(), ids.fresh().replace("-", "")):
+        node = operator.types("resource provider create", name)
+        assert operator.types("resource provider show", name) == node
+        assert operator.types("resource provider show", node["uuid"]) == node
+        for tree in (name, node["uuid"]):
+            assert names(operator.types("resource provider list --in-tree", tree)) == [name]
+        operator.does("resource provider delete", name)
+        assert operator.is_refused("resource provider show", name) == f"There is no resource provider {name}."
+
+
 def test_an_invalid_change_of_a_provider_is_refused_in_one_sentence(operator: Operator) -> None:
     refused = operator.is_refused
     host = operator.types("resource provider create host1")["uuid"]
