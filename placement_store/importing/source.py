@@ -2,13 +2,26 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import os_resource_classes
 from oslo_config import cfg
-from sqlalchemy import URL, Column, Connection, MetaData, Table, create_engine, exc, inspect, make_url, select
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    MetaData,
+    NullPool,
+    Table,
+    create_engine,
+    exc,
+    inspect,
+    make_url,
+    select,
+)
 
 from moorage import errors
 from moorage.messages.wire import decode
@@ -76,7 +89,12 @@ def url_of(named: str) -> URL:
                 "is not text in UTF-8" if isinstance(fault, UnicodeDecodeError) else f"cannot be read: {fault.strerror}"
             )
             raise errors.ConfigurationError(reason=f"the source {named or repr(named)} {what}") from fault
-        text = conf.placement_database.connection
+        try:
+            text = conf.placement_database.connection
+        except cfg.NoSuchOptError as fault:
+            # The name is not shown: it may be a part of the password.
+            reason = "its connection has a $ that does not begin the name of an option: a $ itself is written $$"
+            raise errors.ConfigurationError(reason=f"the source {named}: {reason}") from fault
     try:
         url = make_url(text or "")
     except (exc.ArgumentError, ValueError) as fault:
@@ -94,19 +112,31 @@ def read(url: URL) -> Content:
     :raises ConfigurationError: it cannot be read; or it is not a database of Placement; or its release is too old; or
         it has content that a store cannot hold. The error names the reason.
     """
+    with closing(_connected(url)) as connection:
+        try:
+            if _is_sqlite(url):
+                connection.exec_driver_sql("BEGIN")  # by itself, the driver begins a transaction only for a write
+            return _Reading(connection).content()
+        except exc.SQLAlchemyError as fault:
+            raise _unreadable(fault) from fault
+
+
+def _connected(url: URL) -> Connection:
+    """Connect to a source.
+
+    :raises ConfigurationError: with the reason of the driver.
+    """
     try:
         # A separate engine: the settings of Moorage's databases are for databases that Moorage writes.
-        engine = create_engine(url, isolation_level=None if _is_sqlite(url) else "REPEATABLE READ")
-        try:
-            with engine.connect() as connection:
-                if _is_sqlite(url):
-                    connection.exec_driver_sql("BEGIN")  # by itself, the driver begins a transaction only for a write
-                return _Reading(connection).content()
-        finally:
-            engine.dispose()
-    except (exc.SQLAlchemyError, ImportError) as fault:
-        cause = getattr(fault, "orig", None) or fault
-        raise errors.ConfigurationError(reason=f"the source cannot be read: {cause}") from fault
+        level = None if _is_sqlite(url) else "REPEATABLE READ"
+        return create_engine(url, isolation_level=level, poolclass=NullPool).connect()
+    except Exception as fault:
+        # Any exception: for a parameter that it does not take, or a file that is missing, a driver raises its own.
+        raise _unreadable(fault) from fault
+
+
+def _unreadable(fault: Exception) -> errors.ConfigurationError:
+    return errors.ConfigurationError(reason=f"the source cannot be read: {getattr(fault, 'orig', None) or fault}")
 
 
 def _is_sqlite(url: URL) -> bool:

@@ -376,6 +376,10 @@ def test_the_source_may_be_a_configuration_file_of_placement(
         (".", "the source . cannot be read: Is a directory"),
         ("binary", "the source binary is not text in UTF-8"),
         ("moorage.conf", "has no [placement_database] connection"),
+        ("dollar.conf", "the source dollar.conf: its connection has a $ that does not begin the name of an option"),
+        ("mysql+pymysql://127.0.0.1:1/placement?former=1", "read: Connection.__init__() got an unexpected keyword"),
+        ("mysql+pymysql://127.0.0.1:1/placement?ssl_ca=missing.pem", "read: [Errno 2] No such file or directory"),
+        ("mysql+pymysql://host..domain/placement", "read: encoding with 'idna' codec failed"),
     ],
 )
 def test_an_unusable_source_is_reported_in_one_sentence(
@@ -387,6 +391,7 @@ def test_an_unusable_source_is_reported_in_one_sentence(
     reason: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "dollar.conf").write_text("[placement_database]\nconnection = mysql+pymysql://u:a$s3cret@h/placement\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     assert imported(sqlite_target, named) == 1
     error = " ".join(capfd.readouterr().err.split())
