@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.server import TcpWSGIServer
 from waitress.utilities import Error
 
@@ -23,9 +24,23 @@ class _TooSlow(Error):  # type: ignore[misc]  # waitress has no types
     reason = HTTPStatus.REQUEST_TIMEOUT.phrase
 
 
+class _RequestParser(HTTPRequestParser):  # type: ignore[misc]
+    def parse_header(self, header_plus: bytes) -> None:
+        """Parse the request line and the headers, and refuse those that Python's library cannot read.
+
+        :raises ParsingError: they cannot be read: the client gets 400.
+        """
+        try:
+            super().parse_header(header_plus)
+        except ValueError as fault:
+            # Such as `[` in the host of a complete address, or a number of thousands of digits.
+            raise ParsingError(f"The request cannot be read: {fault}") from fault
+
+
 class HttpChannel(HTTPChannel):  # type: ignore[misc]
     """One connection."""
 
+    parser_class = _RequestParser
     #: The request that has arrived in part.
     request: Any = None
     began = 0.0

@@ -68,6 +68,23 @@ def test_long_headers_are_refused(client: http.client.HTTPConnection, size: int,
     assert client.getresponse().status == status
 
 
+@pytest.mark.parametrize(
+    ("path", "length"),
+    [("http://[::1/healthz", "0"), ("/healthz", "9" * 5_000)],
+    ids=["half a bracket", "thousands of digits"],
+)
+def test_a_request_that_python_cannot_read_is_400(
+    client: http.client.HTTPConnection, path: str, length: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.putrequest("GET", path, skip_host=True)
+    client.putheader("Content-Length", length)
+    client.endheaders()
+    answer = client.getresponse()
+    assert answer.status == 400
+    assert b"The request cannot be read: " in answer.read()
+    assert not caplog.records
+
+
 def test_a_client_that_sends_single_bytes_is_refused(client: http.client.HTTPConnection) -> None:
     client.connect()
     client.sock.settimeout(0.2)
