@@ -27,11 +27,13 @@ class Audits:
     """Runs `moorage audit` in a thread, and keeps its findings.
 
     :param audit: runs one audit.
+    :param clock: measures the time since the last audit; the clock of the times that are shown may be set back.
     """
 
-    def __init__(self, audit: Callable[[], Examination], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, audit: Callable[[], Examination], clock: Callable[[], float] = time.monotonic) -> None:
         self._audit = audit
         self._clock = clock
+        self._rests_until = float("-inf")
         self._lock = threading.Lock()
         self._state: dict[str, Any] = {"state": "none"}
         self._running: threading.Thread | None = None
@@ -44,14 +46,13 @@ class Audits:
     def state(self) -> dict[str, Any]:
         """Return the state of the last audit, and its findings once it has ended."""
         with self._lock:
-            return {**self._state, "now": self._clock()}
+            return {**self._state, "now": time.time()}
 
     def begin(self) -> dict[str, Any]:
         """Start an audit, unless one is running or has just ended, and return the state."""
         with self._lock:
-            now = self._clock()
-            rests = self._state["state"] == "done" and now - self._state["ended_at"] < _REST_SECONDS
-            if self._state["state"] != "running" and not rests:
+            if self._state["state"] != "running" and self._clock() >= self._rests_until:
+                now = time.time()
                 running = threading.Thread(target=self._run, args=(now,), name="audit", daemon=True)
                 # This may fail. Otherwise the thread waits for the lock before it sets another state.
                 running.start()
@@ -67,7 +68,9 @@ class Audits:
     def _run(self, began: float) -> None:
         outcome = self._outcome()
         with self._lock:
-            self._state = {**outcome, "began_at": began, "ended_at": self._clock()}
+            self._state = {**outcome, "began_at": began, "ended_at": time.time()}
+            if outcome["state"] == "done":
+                self._rests_until = self._clock() + _REST_SECONDS
 
     def _outcome(self) -> dict[str, Any]:
         try:

@@ -73,6 +73,24 @@ def test_no_audit_begins_while_one_runs_or_soon_after_it() -> None:
     assert len(begun) == 2
 
 
+def test_an_audit_may_be_repeated_although_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, begun = Clock(100.0), list[int]()
+
+    def audit() -> Examination:
+        begun.append(1)
+        return FOUND
+
+    audits = Audits(audit, clock=clock)
+    monkeypatch.setattr("time.time", lambda: 10_000.0)
+    audits.begin()
+    ended(audits)
+    monkeypatch.setattr("time.time", lambda: 6_400.0)
+    clock.now = 131.0
+    audits.begin()
+    ended(audits)
+    assert len(begun) == 2
+
+
 def test_an_audit_that_fails_says_why_and_may_be_repeated_at_once() -> None:
     faults: list[Exception] = [errors.BusUnavailable(reason="gone"), ZeroDivisionError()]
 
