@@ -9,6 +9,7 @@ import falcon
 import msgspec
 
 from dashboard.access import AUDIT, READ
+from dashboard.compression import accepts_gzip
 from dashboard.sources import Sources
 from moorage.messages.scheduler import MOST_EXPLAINED_HOSTS
 from moorage.messages.wire import decode_strictly
@@ -165,7 +166,7 @@ def _answer(request: falcon.Request, response: falcon.Response, content: Any) ->
     """Write an answer as JSON, compressed if the client accepts that."""
     data = msgspec.json.encode(content)
     response.content_type = falcon.MEDIA_JSON
-    if len(data) >= _COMPRESSED_FROM and "gzip" in (request.get_header("Accept-Encoding") or ""):
+    if len(data) >= _COMPRESSED_FROM and accepts_gzip(request):
         data = gzip.compress(data, compresslevel=4)
         response.set_header("Content-Encoding", "gzip")
     response.append_header("Vary", "Accept-Encoding")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import falcon
 
+from dashboard.compression import accepts_gzip
+
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
@@ -75,7 +77,7 @@ class _Files:
             resp.status = falcon.HTTP_304
             return
         resp.content_type = file.media_type
-        if "gzip" in (req.get_header("Accept-Encoding") or ""):
+        if accepts_gzip(req):
             resp.set_header("Content-Encoding", "gzip")
             resp.data = file.compressed
         else:

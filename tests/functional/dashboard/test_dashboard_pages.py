@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.dashboard import Viewer
+from support.dashboard import ADMIN, Viewer
 
 STATIC = Path(__file__).parents[3] / "dashboard" / "static"
 FILES = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file())
@@ -22,6 +22,22 @@ def test_each_file_is_served_without_a_token(viewer: Viewer, name: str) -> None:
     assert gzip.decompress(packed.content) == answer.content
     again = viewer.ask(f"/{name}", headers={"If-None-Match": answer.headers["ETag"]})
     assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize("path", ["/main.js", "/api/hosts"])
+def test_an_answer_is_compressed_only_for_a_client_that_accepts_gzip(
+    viewer: Viewer, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dashboard.api._COMPRESSED_FROM", 1)
+
+    def is_compressed(accepted: str) -> bool:
+        answer = viewer.ask(path, headers={"Accept-Encoding": accepted, **ADMIN})
+        return bool(answer.headers.get("Content-Encoding") == "gzip")
+
+    for accepted in ("gzip", "br, GZIP ;q=0.001", "identity;q=0.5, gzip;q=1"):
+        assert is_compressed(accepted), accepted
+    for accepted in ("", "br", "gzip;q=0", "br, gzip; q=0.000, *;q=0.5", "identity"):
+        assert not is_compressed(accepted), accepted
 
 
 def test_the_root_is_the_page(viewer: Viewer) -> None:
