@@ -23,8 +23,17 @@ const RARELY = 5;
 
 let view = null;
 
+/** Return a part of the address; a part that is not encoded properly is taken as it is. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 function route() {
-  const [, name, ...rest] = location.hash.split("/").map(decodeURIComponent);
+  const [, name, ...rest] = location.hash.split("/").map(decoded);
   const next = views[name] ?? views.hosts;
   if (next !== view) {
     view?.hide?.();

@@ -193,6 +193,20 @@ def test_an_operation_of_a_request_is_not_a_link_to_an_instance(look: Any, page:
         )
 
 
+@pytest.mark.parametrize("address", ["#/hosts/%", "#/%E0/x", "#/instance/%zz"])
+def test_an_address_that_is_not_encoded_properly_leaves_the_page_working(
+    look: Any, page: tuple[str, RunningCloud], address: str
+) -> None:
+    url, _cloud = page
+    look.get("about:blank")
+    look.get(f"{url}{address}")
+    until(look, lambda: "6 of 6" in text(look, "#totals"))
+    look.find_element(By.TAG_NAME, "body").send_keys("3")
+    until(look, lambda: "Operations" in text(look, "main"))
+    # The browser logs a refused request for an instance.
+    assert all("400" in entry["message"] for entry in look.get_log("browser"))
+
+
 def test_the_chart_has_all_standard_classes_from_the_start(look: Any) -> None:
     until(look, lambda: all(name in text(look, "main .chart") for name in ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")))
 
