@@ -19,7 +19,8 @@ export class HostPanel {
   }
 
   async open(host) {
-    if (this.host?.row === host.row && this.host?.name === host.name && !this.element.hidden) return;
+    const same = (name) => this.host?.[name] === host[name];
+    if (same("name") && same("node") && same("cellUuid") && !this.element.hidden) return;
     this.host = host;
     this.body = h("div", h("p.quiet", "Reading …"));
     this.answer = h("div");

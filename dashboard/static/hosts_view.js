@@ -95,7 +95,7 @@ export class HostsView {
     this.map.flash(changed);
     if (!this.element.isConnected) return;
     this.update();
-    if (whole && this.named.length && !this.panel.host) this.#open();
+    if (whole) this.#open();
   }
 
   /** Filter and group anew, and draw. */

@@ -50,8 +50,9 @@ export class HostMap {
   show(groups, by) {
     this.groups = groups;
     this.by = by;
-    const shown = this.cursor && groups.some((group) => group.hosts.some((host) => host.row === this.cursor.row));
-    this.cursor = shown ? cloud.hosts[this.cursor.row] : null;
+    // By its name, because the rows may belong to other hosts now.
+    const host = this.cursor && cloud.find(this.cursor.name, this.cursor.node, this.cursor.cellUuid);
+    this.cursor = host && groups.some((group) => group.hosts.includes(host)) ? host : null;
     this.layout();
   }
 

@@ -29,6 +29,22 @@ _FLAGS = ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--windo
 #: The colour of the page's background, by theme.
 _LIGHT, _DARK = "rgba(245, 247, 249, 1)", "rgba(18, 22, 27, 1)"
 
+#: Two cells, and an answer about a host on which nothing is.
+_CELLS = [ids.derived("browser", "cell", number) for number in range(2)]
+_HOST: dict[str, Any] = {
+    "providers": [],
+    "consumers": [],
+    "metadata": {},
+    "attributes": {},
+    "zone": "nova",
+    "up": True,
+    "disabled": False,
+    "forced_down": False,
+    "io_ops": 0,
+    "failed_builds": 0,
+}
+_PICTURE = "return arguments[0].toDataURL()"
+
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, RunningCloud]]:
@@ -205,6 +221,68 @@ def test_an_address_that_is_not_encoded_properly_leaves_the_page_working(
     until(look, lambda: "Operations" in text(look, "main"))
     # The browser logs a refused request for an instance.
     assert all("400" in entry["message"] for entry in look.get_log("browser"))
+
+
+def pretend(browser: Any, answers: dict[str, Any]) -> None:
+    """Let the page get these documents, by the last part of the path, instead of the answers of its server."""
+    browser.execute_script(
+        """
+        window.pretended = arguments[0];
+        window.fetched ??= window.fetch;
+        window.fetch = async (url, how) => {
+          const { pathname, searchParams } = new URL(url);
+          const name = pathname.split("/").pop();
+          if (name === "hosts") window.since = searchParams.get("since");
+          const known = window.pretended[name];
+          return known ? new Response(JSON.stringify(known)) : window.fetched(url, how);
+        };
+        """,
+        answers,
+    )
+
+
+def hosts_of(version: str, *hosts: tuple[str, str, int]) -> dict[str, Any]:
+    """Return all hosts as the server describes them: for each its name, its node, and the number of its cell."""
+    rows = [[row, name, node, cell, 0, 0, 0, 1, 0, 0, 0, [1], [4]] for row, (name, node, cell) in enumerate(hosts)]
+    return {
+        "hosts": {
+            "version": version,
+            "whole": True,
+            "count": len(rows),
+            "classes": ["VCPU"],
+            "cells": _CELLS,
+            "zones": ["nova"],
+            "trait_sets": [[]],
+            "aggregate_sets": [[]],
+            "rows": rows,
+        },
+        "cell_names": dict(zip(_CELLS, ("cell1", "cell2"), strict=True)),
+        "aggregate_names": {},
+        "interval": 0.5,
+    }
+
+
+def shown(browser: Any) -> str:
+    """Return the host on which the keyboard is, as the map tells a blind viewer."""
+    return str(browser.find_element(By.ID, "map-said").get_attribute("textContent"))
+
+
+def test_the_marks_on_the_map_stay_on_their_hosts_when_hosts_are_numbered_anew(look: Any) -> None:
+    a, b, c = ("a", "a", 0), ("b", "b", 0), ("c", "c", 0)
+    pretend(look, {"hosts": hosts_of("1", a, b, c), "host": _HOST})
+    until(look, lambda: "3 of 3" in text(look, "#totals"))
+    canvas = look.find_element(By.TAG_NAME, "canvas")
+    canvas.send_keys(Keys.HOME, Keys.ARROW_RIGHT)
+    assert shown(look).startswith("b,")
+    canvas.send_keys(Keys.ENTER)
+    until(look, lambda: text(look, "#panel h2") == "b")
+    before = look.execute_script(_PICTURE, canvas)
+
+    pretend(look, {"hosts": hosts_of("2", c, a, b), "host": _HOST})
+    until(look, lambda: look.execute_script("return window.since") == "2")
+    assert look.execute_script(_PICTURE, canvas) == before
+    canvas.send_keys(Keys.ARROW_RIGHT)
+    assert shown(look).startswith("c,")
 
 
 def test_the_chart_has_all_standard_classes_from_the_start(look: Any) -> None:
