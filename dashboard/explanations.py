@@ -71,6 +71,7 @@ def described(explanation: Explanation) -> dict[str, Any]:
         "top_hosts": [
             {
                 "host": each.host,
+                "cell_uuid": each.cell_uuid,
                 "rank": each.rank,
                 "weight": each.weight,
                 "scores": [{"weigher": score.weigher, "counts": score.counts} for score in each.scores if score.counts],

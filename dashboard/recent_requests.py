@@ -13,6 +13,8 @@ from moorage.cli import lists
 from moorage.cli.lists import MessageClient
 from moorage.messages import ListInstances, ListMigrations, ListOperations, ShowInstance
 from moorage.model import Attempt, Instance, Migration
+from moorage.model.inspection import ClaimState
+from scheduler.view.snapshot import Snapshot
 
 #: After so many seconds without a request, the newest instance is searched for again: many may have come since then. If
 #: the list is short, it is searched for as often.
@@ -69,9 +71,10 @@ class RecentRequests:
         return min((one.number for one in part), default=None)
 
 
-def life(conductor: MessageClient, placement: MessageClient, uuid: str) -> dict[str, Any]:
+def life(conductor: MessageClient, placement: MessageClient, view: Snapshot, uuid: str) -> dict[str, Any]:
     """Return an instance with its attempts, its moves, its operations and its allocations.
 
+    :param view: has the host of each allocation.
     :raises InstanceNotFound: no instance has this uuid.
     :raises MoorageError: the super conductor does not answer.
     """
@@ -92,7 +95,16 @@ def life(conductor: MessageClient, placement: MessageClient, uuid: str) -> dict[
         claims = lists.claims_of(placement, consumers)
     except errors.Unavailable as fault:
         return shown | {"claims": None, "claims_unknown": str(fault)}
-    return shown | {"claims": msgspec.to_builtins(claims)}
+    return shown | {"claims": [{**msgspec.to_builtins(one), "at": _host(view, one)} for one in claims]}
+
+
+def _host(view: Snapshot, claim: ClaimState) -> dict[str, Any] | None:
+    """Return what identifies the host of a claim, or None if its provider is not one of a host that is known."""
+    row = view.names.by_compute_node.get(claim.root_provider_uuid or "")
+    if row is None:
+        return None
+    host = view.hosts[row]
+    return {"host": host.service_host, "node": host.nodename, "cell_uuid": host.cell_uuid}
 
 
 def _in_short(instance: Instance) -> dict[str, Any]:
@@ -105,6 +117,7 @@ def _in_short(instance: Instance) -> dict[str, Any]:
         "size": f"{flavor.vcpus} VCPU, {flavor.memory_mb} MiB, {flavor.root_gb + flavor.ephemeral_gb} GiB",
         "host": instance.host,
         "cell": instance.cell,
+        "cell_uuid": instance.cell_uuid,
         "reason": instance.reason,
         "request_id": instance.request_id,
         "created_at": instance.created_at,

@@ -123,7 +123,7 @@ class Sources:
 
     def instance(self, uuid: str) -> dict[str, Any]:
         """Return the history of an instance; see :func:`dashboard.recent_requests.life` for its errors."""
-        return recent_requests.life(self._conductor, self._placement, uuid)
+        return recent_requests.life(self._conductor, self._placement, self._host_cache.snapshot(), uuid)
 
     def explain_instance(self, uuid: str, hosts: tuple[str, ...], *, now: bool) -> dict[str, Any]:
         """Explain the request of an instance; see :func:`dashboard.explanations.of_instance` for its errors."""

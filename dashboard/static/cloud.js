@@ -105,14 +105,8 @@ class Cloud extends EventTarget {
   find(name, node, cellUuid) {
     return this.sorted.find(
       (host) =>
-        host.name === name && (node === undefined || host.node === node) && (!cellUuid || host.cellUuid === cellUuid),
+        host.name === name && (!node || host.node === node) && (!cellUuid || host.cellUuid === cellUuid),
     );
-  }
-
-  /** Return the address of a host on this page. */
-  address(host) {
-    const parts = this.find(host.name).row === host.row ? [host.name] : [host.name, host.node, host.cellUuid];
-    return `#/hosts/${parts.map(encodeURIComponent).join("/")}`;
   }
 
   /** The names that are in use, sorted. */

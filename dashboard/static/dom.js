@@ -147,6 +147,18 @@ export function instanceLink(uuid, key = uuid) {
   return h("a", { href: `#/instance/${uuid}`, "data-key": `instance ${key}` }, short(uuid));
 }
 
+/** Return the address of a host on this page; without a node or a cell, of the first host that matches. */
+export function hostAddress(name, node, cellUuid) {
+  const parts = [name, node, cellUuid].map((part) => encodeURIComponent(part ?? ""));
+  return `#/hosts/${parts.join("/")}`.replace(/\/+$/, "");
+}
+
+/** Return a link that opens a host on the map. */
+export function hostLink(name, cellUuid, node, text = name) {
+  const href = hostAddress(name, node, cellUuid);
+  return name ? h("a", { href, "data-key": `host ${href}` }, text) : "";
+}
+
 /** Return a colour of the style sheet as the canvas understands it. */
 export function colour(name) {
   const probe = h("span", { style: { color: `var(${name})` }, hidden: true });

@@ -1,7 +1,7 @@
 // A decision as a picture: how many hosts each filter has left, and why the others were removed.
 
 import { get } from "./api.js";
-import { folded, h, number, replace, svg } from "./dom.js";
+import { folded, h, hostLink, number, replace, svg } from "./dom.js";
 
 const LEAST = 0.8;
 
@@ -76,7 +76,7 @@ function lists(explanation) {
   ]);
   const best = (explanation.top_hosts ?? []).map((one) => [
     `${one.rank}. `,
-    hostLink(one.host),
+    hostLink(one.host, one.cell_uuid),
     ` ${one.weight.toFixed(3)} = ${one.scores.map((s) => `${s.weigher} ${s.counts.toFixed(3)}`).join(" + ")}`,
   ]);
   const skipped = Object.entries(explanation.skipped_plugins ?? {}).map(([plugin, why]) => `${plugin}: ${why}`);
@@ -91,9 +91,4 @@ function lists(explanation) {
     of("The best hosts", best),
     of("Decided without", skipped),
   ];
-}
-
-/** Return a link that opens a host on the map. */
-export function hostLink(name) {
-  return name ? h("a", { href: `#/hosts/${encodeURIComponent(name)}`, "data-key": `host ${name}` }, name) : "";
 }

@@ -2,7 +2,7 @@
 
 import { Chart } from "./charts.js";
 import { cloud } from "./cloud.js";
-import { form, h, labelled, options, percent, replace } from "./dom.js";
+import { form, h, hostAddress, labelled, options, percent, replace } from "./dom.js";
 import { HostPanel } from "./host_panel.js";
 import { HostMap, legend } from "./map.js";
 
@@ -15,7 +15,7 @@ export class HostsView {
 
   constructor() {
     this.map = new HostMap((host) => {
-      location.hash = cloud.address(host);
+      location.hash = hostAddress(host.name, host.node, host.cellUuid);
     });
     this.panel = new HostPanel(() => {
       location.hash = "#/hosts";

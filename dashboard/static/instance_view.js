@@ -1,8 +1,8 @@
 // The history of one instance: a time line of its attempts, moves and operations; its allocations; why it was refused.
 
 import { get } from "./api.js";
-import { chip, duration, form, h, labelled, moment, number, replace, short, table } from "./dom.js";
-import { explain, funnel, hostLink } from "./funnel.js";
+import { chip, duration, form, h, hostLink, labelled, moment, number, replace, short, table } from "./dom.js";
+import { explain, funnel } from "./funnel.js";
 import { question } from "./question.js";
 
 export class InstanceView {
@@ -60,7 +60,7 @@ function life(found) {
       "p",
       chip(found.state),
       " ",
-      hostLink(found.host),
+      hostLink(found.host, found.cell_uuid),
       found.cell ? ` in ${found.cell}` : null,
       ` · ${found.size} · project ${found.project} · asked for at ${moment(found.created_at)}`,
     ),
@@ -78,7 +78,7 @@ function holds(found) {
     "Claims",
     ["node", "as", "claim", "accepted", "age"],
     found.claims.map((claim) => [
-      hostLink(claim.node),
+      claim.at ? hostLink(claim.at.host, claim.at.cell_uuid, claim.at.node, claim.node) : claim.node,
       claim.claim_id ? claim.consumer_type.toLowerCase() : "residue",
       claim.claim_id ? short(claim.claim_id) : "",
       claim.accepted_host ?? (claim.claim_id ? "not yet" : ""),
@@ -128,7 +128,7 @@ function events(found) {
   const add = (name, state, from, to, note) => rows.push({ name, state, from, to: Math.max(from, to), note });
   add("asked for", found.state, found.created_at, found.updated_at);
   for (const one of found.attempts) {
-    const name = [`${one.migration_uuid ? "move" : "attempt"} ${one.number} `, hostLink(one.host)];
+    const name = [`${one.migration_uuid ? "move" : "attempt"} ${one.number} `, hostLink(one.host, found.cell_uuid)];
     add(name, one.state, one.created_at, one.updated_at, one.reason);
   }
   for (const one of found.migrations) {

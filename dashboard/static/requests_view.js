@@ -2,8 +2,7 @@
 
 import { get } from "./api.js";
 import { bars, Chart } from "./charts.js";
-import { chip, h, instanceLink, labelled, moment, options, replace, table } from "./dom.js";
-import { hostLink } from "./funnel.js";
+import { chip, h, hostLink, instanceLink, labelled, moment, options, replace, table } from "./dom.js";
 
 const BINS = 40;
 /** Which instances may be shown: the value and the text of each choice, and whether an instance belongs to it. */
@@ -51,7 +50,7 @@ export class RequestsView {
           moment(one.created_at),
           instanceLink(one.uuid),
           one.size,
-          [chip(one.refused ? "refused" : one.state), " ", hostLink(one.host)],
+          [chip(one.refused ? "refused" : one.state), " ", hostLink(one.host, one.cell_uuid)],
           attempts(one),
           one.refused ?? one.reason ?? "",
         ]),

@@ -233,6 +233,7 @@ def pretend(browser: Any, answers: dict[str, Any]) -> None:
           const { pathname, searchParams } = new URL(url);
           const name = pathname.split("/").pop();
           if (name === "hosts") window.since = searchParams.get("since");
+          if (name === "host") window.asked = Object.fromEntries(searchParams);
           const known = window.pretended[name];
           return known ? new Response(JSON.stringify(known)) : window.fetched(url, how);
         };
@@ -283,6 +284,38 @@ def test_the_marks_on_the_map_stay_on_their_hosts_when_hosts_are_numbered_anew(l
     assert look.execute_script(_PICTURE, canvas) == before
     canvas.send_keys(Keys.ARROW_RIGHT)
     assert shown(look).startswith("c,")
+
+
+def test_links_to_hosts_of_one_name_lead_to_the_host_that_they_are_about(look: Any) -> None:
+    twins = hosts_of("1", ("ironic", "node1", 0), ("ironic", "node2", 0), ("ironic", "node1", 1))
+    instance = {"uuid": _CELLS[0], "state": "active", "host": "ironic", "cell": "cell2", "cell_uuid": _CELLS[1]}
+    held = {"claim_id": ids.derived("browser", "claim"), "consumer_type": "INSTANCE", "accepted_host": "x", "age": 1}
+    first = {"number": 1, "host": "ironic", "state": "active", "created_at": 1, "updated_at": 1}
+    life = {
+        **instance,
+        "size": "",
+        "project": "",
+        "created_at": 1,
+        "updated_at": 1,
+        "now": 1,
+        "attempts": [first],
+        **dict.fromkeys(("migrations", "operations"), ()),
+        "claims": [{**held, "node": "node2", "at": {"host": "ironic", "node": "node2", "cell_uuid": _CELLS[0]}}],
+    }
+    pretend(look, {"hosts": twins, "host": _HOST, _CELLS[0]: life})
+    until(look, lambda: "3 of 3" in text(look, "#totals"))
+    assert opened_by(look, "main p a") == {"name": "ironic", "node": "node1", "cell": _CELLS[1]}
+    assert opened_by(look, "main .timeline a") == {"name": "ironic", "node": "node1", "cell": _CELLS[1]}
+    assert opened_by(look, "main table a") == {"name": "ironic", "node": "node2", "cell": _CELLS[0]}
+
+
+def opened_by(browser: Any, link: str) -> Any:
+    """Follow a link on the page of an instance, and return how the page then asks for the host that it shows."""
+    browser.execute_script("location.hash = arguments[0]", f"#/instance/{_CELLS[0]}")
+    until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, link))[0].click()
+    until(browser, lambda: browser.find_element(By.ID, "panel").is_displayed())
+    # The page asks at once when the panel is opened.
+    return browser.execute_script("return window.asked")
 
 
 def test_the_chart_has_all_standard_classes_from_the_start(look: Any) -> None:

@@ -139,7 +139,10 @@ def test_the_history_of_an_instance_has_its_attempts_operations_and_claims(viewe
 
     assert [attempt["state"] for attempt in history["attempts"]] == ["active"]
     assert {operation["kind"] for operation in history["operations"]} == {"build"}
-    assert [claim["claim_id"] for claim in history["claims"]] == [history["claim_id"]]
+    [claim] = history["claims"]
+    assert claim["claim_id"] == history["claim_id"]
+    host = next(one for one in viewer.cloud.hosts() if one.service_host == history["host"])
+    assert claim["at"] == {"host": host.service_host, "node": host.nodename, "cell_uuid": host.cell_uuid}
     assert history["created_at"] <= history["attempts"][0]["created_at"] <= history["now"] + 1
 
 

@@ -15,6 +15,7 @@ from moorage.messages import MAX_INSTANCES, ListClaims, ListInstances, ListMigra
 from moorage.messages.wire import decode_strictly, encode
 from moorage.model import Flavor, Instance, Migration
 from moorage.model.inspection import ClaimState
+from scheduler.view.host_cache import HostCache
 
 
 def instance(number: int) -> Instance:
@@ -142,6 +143,6 @@ def migration(number: int) -> Migration:
 
 def test_an_instance_with_more_moves_than_a_message_names_is_shown_with_all_its_claims() -> None:
     cloud = MovedOften()
-    claims = life(cloud, cloud, instance(1).uuid)["claims"]
+    claims = life(cloud, cloud, HostCache().snapshot(), instance(1).uuid)["claims"]
     assert len(claims) == MAX_INSTANCES + 2
     assert [one["age"] for one in claims] == sorted((one["age"] for one in claims), reverse=True)
