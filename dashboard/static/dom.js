@@ -36,10 +36,11 @@ export function svg(tag, ...rest) {
   return fill(document.createElementNS(SVG, name), classes, rest);
 }
 
-/** Return a list that can be folded away; null without entries. */
-export function folded(title, entries, open = false) {
+/** Return a list that can be folded away; null without entries. `replace` leaves it as it is by its key. */
+export function folded(title, entries, open = false, key = title) {
   const items = entries.map((entry) => h("li", entry));
-  return items.length ? h("details", { open }, h("summary", title), h("ul", items)) : null;
+  const summary = h("summary", { "data-key": `fold ${key}` }, title);
+  return items.length ? h("details", { open }, summary, h("ul", items)) : null;
 }
 
 /** Return a field with its label. */
@@ -61,11 +62,14 @@ export function options(entries) {
   return entries.map(([value, text]) => h("option", { value }, text));
 }
 
-/** Replace the children of an element; the element with the same `data-key` keeps the focus. */
+/** Replace the children of an element; those with the same `data-key` keep the focus, and stay folded or unfolded. */
 export function replace(element, ...children) {
   const key = element.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+  const summaries = () => element.querySelectorAll("summary[data-key]");
+  const unfolded = new Map([...summaries()].map((one) => [one.dataset.key, one.parentNode.open]));
   element.replaceChildren();
   append(element, children);
+  for (const one of summaries()) one.parentNode.open = unfolded.get(one.dataset.key) ?? one.parentNode.open;
   if (key) element.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
 }
 

@@ -121,7 +121,7 @@ function tree(children, parent) {
       "li",
       h("span.provider", { title: provider.uuid }, provider.name),
       Object.entries(provider.inventories).map(([name, one]) => bar(name, one)),
-      folded(`${provider.traits.length} traits`, provider.traits),
+      folded(`${provider.traits.length} traits`, provider.traits, false, `traits ${provider.uuid}`),
       tree(children, provider.uuid),
     );
   return children.has(parent) ? h("ul.tree", children.get(parent).map(branch)) : null;

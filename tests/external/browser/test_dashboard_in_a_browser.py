@@ -318,6 +318,29 @@ def opened_by(browser: Any, link: str) -> Any:
     return browser.execute_script("return window.asked")
 
 
+def opened(browser: Any, host: dict[str, Any]) -> None:
+    """Open the panel of a host about which the server answers this."""
+    pretend(browser, {"hosts": hosts_of("1", ("a", "a", 0)), "host": host})
+    until(browser, lambda: "1 of 1" in text(browser, "#totals"))
+    browser.execute_script("location.hash = '#/hosts/a'")
+    until(browser, lambda: text(browser, "#panel h2") == "a")
+
+
+def test_what_a_viewer_has_unfolded_stays_so_when_it_is_read_again(look: Any) -> None:
+    opened(look, {**_HOST, "attributes": {"colour": "blue"}, "metadata": {"rack": ["1"]}})
+    first, second = until(look, lambda: look.find_elements(By.CSS_SELECTOR, "#panel summary"))
+    assert (first.text, second.text) == ("Metadata of its aggregates", "Attributes")
+    second.click()
+    look.execute_script("arguments[0].dataset.old = 1", second)
+    until(look, lambda: not look.find_elements(By.CSS_SELECTOR, "#panel summary[data-old]"))
+    assert [one.get_attribute("open") for one in look.find_elements(By.CSS_SELECTOR, "#panel details")] == [
+        None,
+        "true",
+    ]
+    assert "colour = blue" in text(look, "#panel")
+    assert look.switch_to.active_element.text == "Attributes", "the keyboard is still there"
+
+
 def test_the_chart_has_all_standard_classes_from_the_start(look: Any) -> None:
     until(look, lambda: all(name in text(look, "main .chart") for name in ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")))
 
