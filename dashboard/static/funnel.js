@@ -6,11 +6,13 @@ import { folded, h, hostLink, number, replace, svg } from "./dom.js";
 const LEAST = 0.8;
 
 /**
- * Ask a scheduler to explain, and show its decision, and why it refuses `parameters.host`.
- * @param isCurrent false once the viewer has gone on to something else.
+ * Ask a scheduler to explain, and show its decision, and why it refuses `parameters.host`, unless the element shows
+ * something else by then.
  */
-export async function explain(element, parameters, isCurrent) {
-  replace(element, h("p.quiet", "Asking a scheduler …"));
+export async function explain(element, parameters) {
+  const asking = h("p.quiet", "Asking a scheduler …");
+  replace(element, asking);
+  const isCurrent = () => asking.parentNode === element;
   try {
     const found = await get("explain", parameters);
     if (!isCurrent()) return;

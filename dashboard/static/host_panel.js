@@ -79,9 +79,8 @@ export class HostPanel {
     );
   }
 
-  async #ask(what) {
-    const host = this.host;
-    await explain(this.answer, { ...what, host: host.name }, () => this.host === host);
+  #ask(what) {
+    explain(this.answer, { ...what, host: this.host.name });
   }
 }
 

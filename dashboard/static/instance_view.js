@@ -47,9 +47,9 @@ export class InstanceView {
     location.hash = "#/hosts";
   }
 
-  async #explain(host) {
-    const uuid = this.uuid;
-    await explain(this.explained, { instance: uuid, host, now: true }, () => this.uuid === uuid);
+  #explain(host) {
+    this.asked = true;
+    explain(this.explained, { instance: this.uuid, host, now: true });
   }
 }
 

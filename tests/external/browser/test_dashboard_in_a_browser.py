@@ -1,5 +1,6 @@
 """Use the dashboard in a real browser, a headless Chromium, with the mouse and the keyboard."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -339,6 +340,39 @@ def test_what_a_viewer_has_unfolded_stays_so_when_it_is_read_again(look: Any) ->
     ]
     assert "colour = blue" in text(look, "#panel")
     assert look.switch_to.active_element.text == "Attributes", "the keyboard is still there"
+
+
+def test_an_answer_to_an_earlier_question_does_not_replace_that_to_the_last_one(look: Any) -> None:
+    opened(look, _HOST)
+    # The test sends the answers of the scheduler, in the order that it wants.
+    look.execute_script(
+        """
+        const others = window.fetch;
+        window.asked = new Map();
+        window.fetch = (url, how) => {
+          const { pathname, searchParams } = new URL(url);
+          if (!pathname.endsWith("explain")) return others(url, how);
+          return new Promise((answer) => window.asked.set(searchParams.get("vcpus"), answer));
+        };
+        """
+    )
+    vcpus = look.find_element(By.CSS_SELECTOR, "#panel input[name=vcpus]")
+    for number in "12":
+        vcpus.clear()
+        vcpus.send_keys(number, Keys.ENTER)
+    until(look, lambda: look.execute_script("return window.asked.size") == 2)
+    for number in "21":
+        answer = {"summary": f"about {number} VCPU", "hosts": 1, "filters": [], "chosen": None}
+        look.execute_async_script(
+            """
+            const [number, text, done] = arguments;
+            window.asked.get(number)(new Response(text));
+            setTimeout(done);
+            """,
+            number,
+            json.dumps(answer),
+        )
+    assert "about 2 VCPU" in text(look, "#panel .funnel")
 
 
 def test_the_chart_has_all_standard_classes_from_the_start(look: Any) -> None:
