@@ -18,7 +18,7 @@ export class HostPanel {
     });
   }
 
-  async open(host) {
+  open(host) {
     const same = (name) => this.host?.[name] === host[name];
     if (same("name") && same("node") && same("cellUuid") && !this.element.hidden) return;
     this.host = host;
@@ -35,8 +35,9 @@ export class HostPanel {
     );
     this.element.hidden = false;
     document.body.classList.add("with-panel");
-    await this.refresh();
-    if (question.uuid) await this.#ask({ instance: question.uuid });
+    if (question.uuid) this.#ask({ instance: question.uuid });
+    // If it cannot be read, the next refresh shows why.
+    this.refresh().catch(() => {});
   }
 
   close() {

@@ -375,6 +375,31 @@ def test_an_answer_to_an_earlier_question_does_not_replace_that_to_the_last_one(
     assert "about 2 VCPU" in text(look, "#panel .funnel")
 
 
+def test_a_request_is_explained_at_a_host_that_cannot_be_read(look: Any) -> None:
+    pretend(look, {"hosts": hosts_of("1", ("a", "a", 0))})
+    until(look, lambda: "1 of 1" in text(look, "#totals"))
+    look.execute_async_script(
+        """
+        const [uuid, explanation, done] = arguments;
+        const others = window.fetch;
+        window.fetch = async (url, how) => {
+          if (url.pathname.endsWith("/explain")) return new Response(explanation);
+          const refusal = '{"errors": [{"detail": "no host a"}]}';
+          return url.pathname.endsWith("/host") ? new Response(refusal, { status: 404 }) : others(url, how);
+        };
+        import("/question.js").then(({ question }) => {
+          question.uuid = uuid;
+          location.hash = "#/hosts/a";
+          done();
+        });
+        """,
+        _CELLS[0],
+        json.dumps({"summary": "", "hosts": 1, "filters": [], "chosen": None, "named_hosts": {"a": "is disabled"}}),
+    )
+    until(look, lambda: "is disabled" in text(look, "#panel .verdict"))
+    until(look, lambda: text(look, "#fault") == "no host a")
+
+
 def test_the_chart_has_all_standard_classes_from_the_start(look: Any) -> None:
     until(look, lambda: all(name in text(look, "main .chart") for name in ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")))
 
