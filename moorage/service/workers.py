@@ -78,7 +78,13 @@ class _Parent:
         to_start = names
         while True:
             for name in to_start:
-                if worker := self._fork(name):
+                try:
+                    worker = self._fork(name)
+                except OSError as fault:  # the machine has no process, no memory or no descriptor left
+                    LOG.error("Worker %s cannot be started: %s; the others are stopped", name, fault)
+                    self._stop_others(1)
+                    break
+                if worker:
                     return worker._replace(number=names.index(name))
             if not self._workers:
                 raise SystemExit(self._status)
@@ -115,6 +121,11 @@ class _Parent:
             with suppress(BrokenPipeError, BlockingIOError):
                 os.write(running.signals, bytes([number]))
 
+    def _stop_others(self, status: int) -> None:
+        """Stop the running workers because of one that could not start; the service then ends with this status."""
+        self._status = status
+        self._pass_on(signal.SIGTERM)
+
     def _ended(self) -> list[str]:
         """Return the names of the workers that have ended and must be started again.
 
@@ -133,8 +144,7 @@ class _Parent:
                 self._status = self._status or status
             elif time.monotonic() - ended.started < _START_SECONDS:
                 LOG.error("Worker %s has ended at its start with status %s; the others are stopped", ended.name, status)
-                self._status = status or 1
-                self._pass_on(signal.SIGTERM)
+                self._stop_others(status or 1)
             else:
                 LOG.error("Worker %s has ended with status %s, and is started again", ended.name, status)
                 again.append(ended.name)

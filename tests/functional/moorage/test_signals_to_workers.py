@@ -96,6 +96,29 @@ def test_a_worker_that_fails_at_its_start_ends_the_service_with_its_status() -> 
         assert workers_that(service, "stop") in ([], ["one-1"])
 
 
+@pytest.mark.parametrize("forks", [1, 2], ids=["at the start", "in place of another one"])
+def test_a_worker_that_the_machine_refuses_ends_the_service_after_the_others_have_stopped(forks: int) -> None:
+    refusing = f"""
+forks = [os.fork] * {forks}
+
+def fork():
+    if not forks:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return forks.pop()()
+
+os.fork, workers._START_SECONDS = fork, 0.0
+run_workers(Worker)
+"""
+    with program(refusing) as service:
+        first = started(service, forks)
+        if forks == 2:
+            os.kill(first["one-2"], signal.SIGKILL)
+        assert service.ended() == 1
+        refusal = "Worker one-2 cannot be started: [Errno 11] Resource temporarily unavailable; the others are stopped"
+        assert refusal in service.lines
+        assert workers_that(service, "stop") == ["one-1"]
+
+
 def test_workers_stop_cleanly_when_their_parent_is_killed() -> None:
     with program("run_workers(Worker)") as service:
         started(service)
