@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from moorage import errors
+
 T = TypeVar("T")
 
 
@@ -34,7 +36,12 @@ class _Call(Future[T]):
         super().__init__()
         self.began, self.ended_at = now(), 0.0
         inside = contextvars.Context()
-        threading.Thread(target=inside.run, args=(self._run, work, now), name=name, daemon=True).start()
+        thread = threading.Thread(target=inside.run, args=(self._run, work, now), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as refusal:  # the machine has no thread left
+            self.ended_at = now()
+            self.set_exception(errors.Overloaded(reason=str(refusal)))
 
     def _run(self, work: Callable[[], T], now: Callable[[], float]) -> None:
         try:
@@ -73,6 +80,7 @@ class BoundedCall(Generic[T]):
         """Return the result of a call that was begun now or a short time ago.
 
         :raises TimeoutError: the call has not ended in time.
+        :raises Overloaded: the machine has no thread for it.
         :raises Exception: the call has raised this exception.
         """
         call = self._present()

@@ -158,6 +158,21 @@ def test_samples_have_the_readiness_and_the_values_of_the_service_without_failed
     ]
 
 
+def test_a_process_whose_machine_refuses_threads_is_not_ready_and_still_has_metrics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    readiness = Readiness(kept=0.0)
+    readiness.begin(_Service({"database": _passes}, {"view": lambda: [metrics.VIEW_AGE.sample(3.0)]}))
+    with monkeypatch.context() as machine:
+        machine.setattr(threading.Thread, "start", refused)
+        assert "can't start new thread" in readiness.reasons()["database"]
+        assert readiness.samples() == [metrics.READY.sample(1.0, "started"), metrics.READY.sample(0.0, "database")]
+    assert readiness.reasons() == {}
+
+
 def test_a_bounded_call_gives_every_thread_the_result_of_one_call() -> None:
     begun, release = threading.Event(), threading.Event()
     calls: list[int] = []
