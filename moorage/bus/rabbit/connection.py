@@ -6,6 +6,7 @@ from the time when it takes the message (ADR 2).
 """
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -46,6 +47,9 @@ _SHORTEST_SOCKET_TIMEOUT = 1.0
 _BLOCKED_INTERVAL = 1.0
 #: Seconds that a message without a time-out waits on a blocked connection, before another one is tried. Arbitrary.
 _BLOCKED_SECONDS = 60.0
+#: Seconds, for each host of the broker, within which a connection that receives must be made and its first queue
+#: declared. Arbitrary: twice as long as the library waits for a host.
+_FIRST_SECONDS = 10.0
 #: The errors after which the library does not retry.
 _FINAL = (amqp.AMQPDestinationNotFound, oslo_messaging.MessageUndeliverable, rpc_common.Timeout)
 
@@ -56,6 +60,9 @@ class NotSentInTime(rpc_common.Timeout):  # type: ignore[misc]  # the library le
 
 class Connection(impl_rabbit.Connection):  # type: ignore[misc]
     """One connection to the broker.
+
+    A connection that receives waits for the broker without end, but not before it has received for the first time: the
+    threads that need its queue have deadlines.
 
     :param given_up: once it is set, only receiving still waits for an unreachable broker.
     """
@@ -71,6 +78,9 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
     ) -> None:
         self._given_up = given_up
         self._hosts = url.hosts
+        is_new = purpose == rpc_common.PURPOSE_LISTEN
+        #: The time after which the broker is waited for no longer, by the monotonic clock.
+        self._end = time.monotonic() + _FIRST_SECONDS * len(self._hosts) if is_new else math.inf
         #: The time from which a queue may be bound again, by the monotonic clock.
         self._bind_after = 0.0
         #: True while an alarm of the broker blocks this connection.
@@ -87,7 +97,7 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
 
         :raises Timeout: no message has come, or the broker refuses to deliver any.
         """
-        self.waits_since = time.monotonic()
+        self.waits_since, self._end = time.monotonic(), math.inf
         if not self.connection.connected:
             # Otherwise the library finds that the connection is lost, and so do both it and kombu, which each switch to
             # another host: of three hosts, the one that was lost would be tried again and again.
@@ -278,7 +288,7 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         self._stop_if_given_up(fault)
 
     def _stop_if_given_up(self, fault: Exception) -> None:
-        if self._given_up.is_set():
+        if self._given_up.is_set() or time.monotonic() > self._end:
             raise oslo_messaging.MessageDeliveryFailure(f"The broker is waited for no longer: {fault}")
 
     def _publish(
