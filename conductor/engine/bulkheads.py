@@ -28,6 +28,8 @@ LOG = logging.getLogger(__name__)
 _LONGEST_BACKOFF = 3.0
 #: The most probes in progress at a time.
 _PROBES_AT_ONCE = 8
+#: Seconds without a call after which a silent destination is not probed any more: it may have been deleted. Arbitrary.
+_UNCALLED_SECONDS = 3600.0
 #: The errors that are not answers: an unavailable bus proves nothing about one of its many destinations, and the
 #: deadline of a caller may pass before anything is sent.
 _NO_ANSWERS = (errors.BusUnavailable, errors.DeadlineExceeded)
@@ -102,6 +104,8 @@ class _Bulkhead:
     probe_at: float = 0.0
     #: A probe is in progress.
     is_probed: bool = False
+    #: When a call was last to be made, whether it was admitted or not.
+    called_at: float = float("-inf")
     #: The postponed steps. With ``postpones``, the record of a step in ``fresh`` does not yet show the reason of the
     #: wait; without it, all are there.
     fresh: PostponedSteps = field(default_factory=PostponedSteps)
@@ -111,6 +115,12 @@ class _Bulkhead:
     def is_suspected(self) -> bool:
         """True if a call has timed out and the first probe has not been made yet."""
         return self.open_since is not None and not self.failures
+
+    @property
+    def is_uncalled(self) -> bool:
+        """True if nothing waits for it, and nothing has called it for a long time."""
+        waits = self.begun or self.fresh or self.waiting
+        return not waits and self.called_at + _UNCALLED_SECONDS < time.monotonic()
 
     def overdue(self, now: float, patience: float) -> bool:
         """Return whether a call has waited for ``patience`` seconds, without an answer to any call in that time."""
@@ -208,6 +218,7 @@ class Bulkheads:
         call = _CallUnderWay(time.monotonic(), object() if scope is None else scope.group)
         with self._changed:
             bulkhead = self._bulkheads.setdefault(key, _Bulkhead(name, probe))
+            bulkhead.called_at = call.begun
             self._check_admission(scope, key, bulkhead, call.begun)
             bulkhead.begun.append(call)
         raised: BaseException | None = None
@@ -296,6 +307,9 @@ class Bulkheads:
         bulkhead.answered_at = time.monotonic()
         if bulkhead.failures:
             LOG.info("The %s %s answers again", self._kind, bulkhead.name)
+        self._close_breaker(bulkhead)
+
+    def _close_breaker(self, bulkhead: _Bulkhead) -> None:
         bulkhead.open_since, bulkhead.failures = None, 0
         self._open.pop(bulkhead, None)
 
@@ -352,6 +366,9 @@ class Bulkheads:
             self._probes -= 1
             if answered:
                 self._close(bulkhead)
+            elif bulkhead.is_uncalled:
+                LOG.info("The %s %s does not answer, and nothing calls it: it is not probed", self._kind, bulkhead.name)
+                self._close_breaker(bulkhead)
             elif bulkhead.open_since is not None:
                 self._postpone_probe(bulkhead)
             self._changed.notify_all()

@@ -440,6 +440,34 @@ def test_steps_whose_calls_are_made_together_take_one_place_of_the_share(
         pass
 
 
+def test_a_destination_that_nobody_has_called_for_long_is_not_probed_any_more(
+    built: Callable[..., Bulkheads], probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulkheads, "_UNCALLED_SECONDS", 0.0)
+    destinations = built()
+    fail(destinations, probe)
+    assert probe.probed.acquire(timeout=20)
+    wait_until(lambda: not destinations._open)
+    assert not probe.probed.acquire(blocking=False)
+    assert _is_admitted(destinations, probe)
+
+
+def test_a_destination_for_which_a_step_waits_is_probed_however_long_ago_it_was_called(
+    built: Callable[..., Bulkheads], probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulkheads, "_UNCALLED_SECONDS", 0.0)
+    destinations, answered = built(), threading.Event()
+    probe.ends.clear()
+    fail(destinations, probe)
+    postponed_step(destinations, probe, tries=1).register(lambda _: answered.set())
+    probe.ends.set()
+    for _ in range(3):
+        assert probe.probed.acquire(timeout=20)
+    assert not answered.is_set()
+    probe.answers.set()
+    assert answered.wait(20)
+
+
 class SilentDestinations:
     """Destinations that answer no probe; while `is_holding`, each probe lasts until `let_go` is released."""
 
