@@ -1,5 +1,6 @@
 """Metrics and health checks of a process, as a WSGI application: ``/metrics``, ``/healthz`` and ``/readyz``."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,10 @@ METRICS: Final = "/metrics"
 HEALTH: Final = "/healthz"
 READINESS: Final = "/readyz"
 PATHS: Final = frozenset({METRICS, HEALTH, READINESS})
+
+#: A version in an Accept header that the library cannot compare with the ones that it has, although the header may be
+#: right: it raises an exception for a version in quotation marks. Its oldest format has no version.
+_STRANGE_VERSION = re.compile(r"version=(?!([0-9]{1,9}(\.[0-9]{1,9})*)?\s*([;,]|$))")
 
 
 class _AliveResource:
@@ -90,7 +95,14 @@ def application(readiness: Readiness, *, with_metrics: bool = True, with_reasons
         return probes
     registry = CollectorRegistry(support_collectors_without_names=True)
     registry.register(_AllMetrics(readiness))
-    scrape = make_wsgi_app(registry)
+    exposition = make_wsgi_app(registry)
+
+    def scrape(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if _STRANGE_VERSION.search(environ.get("HTTP_ACCEPT", "")):
+            environ = {**environ, "HTTP_ACCEPT": ""}
+        answer: Iterable[bytes] = exposition(environ, start_response)
+        return answer
+
     return route(lambda path: path == METRICS, scrape, probes)
 
 

@@ -53,6 +53,22 @@ def test_a_head_has_the_status_of_a_get_and_no_body(client: http.client.HTTPConn
     assert client.getresponse().status == got.status  # nothing of a body is left on the connection
 
 
+@pytest.mark.parametrize("accepted", ["application/openmetrics-text", "text/plain"])
+@pytest.mark.parametrize("version", ["latest", '"1.0.0"', "1.x", "1..0", "9" * 5000])
+def test_metrics_are_in_plain_text_for_a_client_that_accepts_a_version_that_is_no_number(
+    client: http.client.HTTPConnection, accepted: str, version: str
+) -> None:
+    client.request("GET", "/metrics", headers={"Accept": f"{accepted}; version={version}, */*;q=0.1"})
+    answer = client.getresponse()
+    assert (answer.status, answer.headers.get_content_type()) == (200, "text/plain")
+    assert b"moorage_ready" in answer.read()
+
+
+def test_a_client_that_accepts_open_metrics_gets_them(client: http.client.HTTPConnection) -> None:
+    client.request("GET", "/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0;q=0.5, */*;q=0.1"})
+    assert client.getresponse().headers.get_content_type() == "application/openmetrics-text"
+
+
 def test_a_long_body_without_a_length_is_refused(client: http.client.HTTPConnection) -> None:
     client.putrequest("POST", "/healthz")
     client.putheader("Transfer-Encoding", "chunked")
