@@ -13,6 +13,15 @@ def address(host: str, port: int | str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def check_host(name: str) -> None:
+    """Check that a name can be that of a host, without looking it up.
+
+    :raises ValueError: no host can have it: the part between two dots is empty or too long. A look-up would raise the
+        same error, which is none of the network.
+    """
+    name.encode("idna")
+
+
 def mask_url(url: str) -> str:
     """Return ``url`` with every password hidden, also in its parameters, for logs and errors.
 

@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import URL, make_url
 
-from moorage.addresses import address
+from moorage.addresses import address, check_host
 
 _SEVERAL = re.compile(r"(?P<head>[^:/]+://(?:[^@]*@)?)(?P<hosts>[^@/?,]*(?:,[^@/?,]*)+)(?P<tail>(?:[/?].*)?)")
 _HOST = re.compile(r"\[?(?P<name>(?<=\[)[^\]]+(?=\])|[^:\[\]]+)\]?(?::(?P<port>\d+))?")
 _PARAMETER = "host"
+#: The look-up of an address takes a greater number for another port.
+_LAST_PORT = 65535
 
 
 class DatabaseHost(NamedTuple):
@@ -30,7 +32,7 @@ def parse(text: str) -> URL:
     """Parse the URL of a database with one host or several.
 
     :raises ArgumentError: the URL cannot be parsed.
-    :raises ValueError: a host or a port in a list cannot be parsed.
+    :raises ValueError: a host or a port cannot be parsed, or cannot exist.
     """
     if several := _SEVERAL.fullmatch(text):
         url = make_url(several["head"] + several["tail"])
@@ -44,11 +46,11 @@ def parse(text: str) -> URL:
 def hosts_of(url: URL) -> tuple[DatabaseHost, ...]:
     """Return the hosts of a URL, in order of preference.
 
-    :raises ValueError: a host or a port cannot be parsed.
+    :raises ValueError: a host or a port cannot be parsed, or cannot exist.
     """
     named = url.query.get(_PARAMETER)
     if named is None:
-        return (DatabaseHost(url.host, url.port),)
+        return (_checked(url.host, url.port),)
     return tuple(_host(one) for one in ((named,) if isinstance(named, str) else named))
 
 
@@ -61,4 +63,11 @@ def _host(text: str) -> DatabaseHost:
     match = _HOST.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a host with or without a port")
-    return DatabaseHost(match["name"], int(match["port"]) if match["port"] else None)
+    return _checked(match["name"], int(match["port"]) if match["port"] else None)
+
+
+def _checked(name: str | None, port: int | None) -> DatabaseHost:
+    check_host(name or "")
+    if (port or 0) > _LAST_PORT:
+        raise ValueError(f"there is no port {port}")
+    return DatabaseHost(name, port)

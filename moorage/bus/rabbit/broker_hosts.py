@@ -17,7 +17,7 @@ import amqp
 from oslo_config import cfg
 
 from moorage import errors, ids
-from moorage.addresses import address, mask_url
+from moorage.addresses import address, check_host, mask_url
 from moorage.bus.calling import REPLIES_OF_CONNECTION, reason, seconds_for_queue, unreadable
 from moorage.bus.rabbit import alarms, tls
 
@@ -302,7 +302,7 @@ def split(url: str) -> SplitResult:
 def _hosts(url: str) -> Iterator[_Host]:
     """Yield the hosts of a transport URL.
 
-    :raises ConfigurationError: a port is not a number.
+    :raises ConfigurationError: a port is not a number, or no host can have such a name.
     """
     for part in [part for part in split(url).netloc.split(",") if part] or [""]:
         account, _, address = part.rpartition("@")
@@ -310,6 +310,7 @@ def _hosts(url: str) -> Iterator[_Host]:
         try:
             parsed = urlsplit(f"//{address}")
             port = parsed.port or _PORT
+            check_host(parsed.hostname or "")
         except ValueError:
             raise unreadable(url) from None
         yield _Host(parsed.hostname or "localhost", port, unquote(user) or "guest", unquote(password) or "guest")

@@ -125,10 +125,11 @@ def test_an_audit_without_servers_ends_within_seconds_and_names_each_missing_ser
         assert f"Nobody serves {topic} on the message bus: start `moorage {service}`" in output
 
 
-@pytest.mark.parametrize("host", ["mq1:567x", "mq1:5672,moorage:secret@mq2:567x", "[::1"])
+@pytest.mark.parametrize("others", ["", "mq0:5672,moorage:secret@"])
+@pytest.mark.parametrize("host", ["mq1:567x", "[::1", "mq..1", f"{'a' * 64}.mq1"])
 @pytest.mark.parametrize("opened", ["by a service", "by a command"])
-def test_a_malformed_address_is_an_error_of_the_configuration(opened: str, host: str) -> None:
-    url = f"rabbit://moorage:secret@{host}/cloud"
+def test_a_malformed_address_is_an_error_of_the_configuration(opened: str, host: str, others: str) -> None:
+    url = f"rabbit://moorage:secret@{others}{host}/cloud"
     with pytest.raises(errors.ConfigurationError, match="a host or a port cannot be read") as caught:
         _open(url, opened)
     assert "secret" not in str(caught.value)

@@ -8,7 +8,7 @@ from moorage import errors
 from moorage.db.database import Database
 from moorage.db.hosts import DatabaseHost, hosts_of, parse, without_hosts
 
-NAMES = st.one_of(st.from_regex(r"[a-z][a-z0-9.-]{0,20}", fullmatch=True), st.just("fe80::1"))
+NAMES = st.one_of(st.from_regex(r"[a-z][a-z0-9-]{0,9}(\.[a-z0-9-]{1,9}){0,2}", fullmatch=True), st.just("fe80::1"))
 HOSTS = st.builds(DatabaseHost, NAMES, st.one_of(st.none(), st.integers(1, 65535)))
 
 
@@ -42,6 +42,14 @@ def test_a_url_with_one_host_is_read_as_sqlalchemy_reads_it() -> None:
 def test_a_list_that_cannot_be_read_is_refused_without_its_password(hosts: str) -> None:
     with pytest.raises(errors.ConfigurationError, match="commas between several hosts") as refused:
         Database(f"mysql+pymysql://u:secret@{hosts}/moorage", "main")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["db..example.com", f"{'a' * 64}.example.com", ".db", "127.0.0.1:65536"])
+@pytest.mark.parametrize("others", ["", ",db2"])
+def test_a_host_that_cannot_exist_is_a_configuration_error_before_it_is_connected_to(host: str, others: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match="the URL of the main database cannot be understood") as refused:
+        Database(f"mysql+pymysql://u:secret@{host}{others}/moorage", "main")
     assert "secret" not in str(refused.value)
 
 
