@@ -94,7 +94,10 @@ class Database:
         self.tries = tries
         self._writer: BoundedLock | None = self._writer_lock() if self.is_sqlite else None
         self._limits = ConnectionLimits(**limits)
-        self.engine = engine.create(self.url, self._limits)
+        try:
+            self.engine = engine.create(self.url, self._limits)
+        except (exc.ArgumentError, ValueError) as fault:  # the parameters of an SQLite file are converted only here
+            raise _not_understood(schema) from fault
         #: The schema without a cell's name, for the labels of metrics.
         self._kind = schema.partition(" ")[0]
         self._in_use = metrics.DATABASE_CONNECTIONS.labels(self._kind)
@@ -290,10 +293,7 @@ def _parsed(url: str, schema: str) -> URL:
         parsed = hosts.parse(url)
         parsed.get_dialect().import_dbapi()
     except (exc.ArgumentError, ImportError, ValueError) as fault:
-        raise errors.ConfigurationError(
-            reason=f"the URL of the {schema} database cannot be understood, or its driver is not installed: it has to "
-            "look like mysql+pymysql://user:password@host/name?charset=utf8mb4, with commas between several hosts"
-        ) from fault
+        raise _not_understood(schema) from fault
     if parsed.drivername == _WITH_SEVERAL_HOSTS:
         _require_known_parameters(parsed, schema)
     elif len(hosts.hosts_of(parsed)) > 1:
@@ -303,6 +303,13 @@ def _parsed(url: str, schema: str) -> URL:
     if parsed.get_backend_name() != "sqlite":
         _require_name_and_charset(parsed, schema)
     return parsed
+
+
+def _not_understood(schema: str) -> errors.ConfigurationError:
+    return errors.ConfigurationError(
+        reason=f"the URL of the {schema} database cannot be understood, or its driver is not installed: it has to "
+        "look like mysql+pymysql://user:password@host/name?charset=utf8mb4, with commas between several hosts"
+    )
 
 
 #: SQLAlchemy passes these to PyMySQL in a way that makes it ignore the authority of ``ssl_ca`` and verify no host name.

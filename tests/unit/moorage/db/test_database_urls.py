@@ -49,6 +49,12 @@ def test_a_parameter_that_the_driver_refuses_is_a_configuration_error(parameter:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["/f?timeout=soon", "/f?cached_statements=many", "/f?check_same_thread=x", "host/f"])
+def test_a_url_of_a_file_that_the_driver_refuses_is_a_configuration_error(url: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match="the URL of the main database cannot be understood"):
+        Database(f"sqlite://{url}", "main")
+
+
 def test_parameters_that_the_driver_supports_are_accepted() -> None:
     Database(f"{URL}charset=utf8mb4&unix_socket=/run/mysqld.sock&ssl_ca=/ca.pem&connect_timeout=3", "main").close()
 
