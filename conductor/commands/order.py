@@ -28,6 +28,16 @@ R = TypeVar("R")
 T = TypeVar("T")
 S = TypeVar("S", Instance, Migration, OperationSummary)
 
+#: The errors after which an order may have been recorded, by this delivery or by an earlier one.
+_MAY_BE_RECORDED = (
+    errors.NoReply,
+    errors.BusUnavailable,
+    errors.StoreUnavailable,
+    errors.CellUnreachable,
+    errors.DeadlineExceeded,
+    errors.RequestInProgress,
+    errors.InternalError,
+)
 INSTANCE_COLUMNS = ("uuid", "name", "state", "cell", "host", "attempts", "reason")
 #: The default of `--wait-timeout`, in seconds: longer than any build of a healthy cloud. Arbitrary.
 _WAIT_SECONDS = 600.0
@@ -94,8 +104,7 @@ class OrderCommand(Configured, Lister):
         sent_before, self._is_sent = self._is_sent, True
         try:
             return conductor.call(message)
-        except (errors.NoReply, errors.BusUnavailable, errors.StoreUnavailable, errors.CellUnreachable):
-            # The order may have been recorded although no answer came.
+        except _MAY_BE_RECORDED:
             raise
         except errors.MoorageError:
             self._is_sent = sent_before

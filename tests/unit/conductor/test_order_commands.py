@@ -20,6 +20,9 @@ from moorage.model import Migration
 LOST = errors.BusUnavailable(reason="the connection was lost")
 SILENT = errors.NoReply(topic="conductor", method="build_instances", seconds=1.0)
 NOBODY = errors.NotServed(topic="conductor", service="`moorage conductor`")
+LATE = errors.DeadlineExceeded(point="before the COMMIT")
+UNDER_WAY = errors.RequestInProgress(request_id="derived")
+FAULT = errors.InternalError(kind="KeyError")
 GIVEN = Namespace(request_id="r", formatter="value")
 
 
@@ -95,7 +98,16 @@ def test_a_refusal_for_one_of_several_servers_names_those_already_ordered(
 
 
 @pytest.mark.parametrize(
-    ("fault", "is_unknown"), [(LOST, True), (SILENT, True), (KeyboardInterrupt(), True), (NOBODY, False)]
+    ("fault", "is_unknown"),
+    [
+        (LOST, True),
+        (SILENT, True),
+        (LATE, True),
+        (UNDER_WAY, True),
+        (FAULT, True),
+        (KeyboardInterrupt(), True),
+        (NOBODY, False),
+    ],
 )
 def test_a_command_explains_how_to_repeat_an_order_only_if_it_may_have_arrived(
     fault: BaseException, caplog: pytest.LogCaptureFixture, *, is_unknown: bool
