@@ -27,15 +27,15 @@ def node_of(placement: AcknowledgingClient, uuid: str, spec: RequestSpec, *, ins
     :raises Unavailable: the placement role does not answer.
     """
     consumer = find_consumer(placement, uuid)
-    if consumer is None:
-        raise _refused(uuid, "its allocations have been released in the meantime: order it again")
-    if consumer.claim_id is not None:
+    if consumer is not None and consumer.claim_id is not None:
         # The stored answer to an earlier try may have expired: then the reconciler releases the claim.
         unless = "" if consumer.accepted_by else ", which an unanswered request of this build may have made"
         raise _refused(uuid, f"it is placed already, by claim {consumer.claim_id}{unless}")
-    uuids = _nodes(placement, list(consumer.allocations))
+    uuids = {} if consumer is None else _nodes(placement, list(consumer.allocations))
     nodes = sorted(uuids)
-    if len(nodes) != 1:
+    if not nodes:
+        raise _refused(uuid, "its allocations have been released in the meantime: order it again")
+    if len(nodes) > 1:
         raise _refused(uuid, f"it has allocations on nodes {', '.join(nodes)}; a server has one node")
     if instances > 1:
         raise _refused(uuid, f"it has allocations on node {nodes[0]}: order a build of this instance alone")

@@ -4,10 +4,11 @@ import threading
 
 from support.conductor.builders import FakeScheduler, node
 from support.conductor.moving_world import MovingPlacement, MovingWorld
+from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.messages import GetAllocations, SelectDestinations
+from moorage.messages import GetAllocations, PutAllocations, SelectDestinations
 from moorage.model import Consumer, Destination, Selection
 
 
@@ -113,3 +114,21 @@ def test_a_former_scheduler_refuses_the_version_of_a_request_for_a_node_by_its_u
     reason = world.becomes(uuid, "error").reason
     assert "select_destinations is not served on scheduler at version 1.9" in str(reason)
     assert world.placement.foreign[uuid] == {(node("a"), "VGPU"): 1}, "they stay"
+
+
+class EmptiedPlacement(MovingPlacement):
+    """Another client removes what a consumer has just before it is read."""
+
+    @serves(GetAllocations)
+    def get_allocations(self, message: GetAllocations) -> Consumer:
+        held = self.model.holders[message.consumer_uuid]
+        wanted = Store.wanted({}, held.generation, project_id="p", user_id="u")
+        self.carry_out(PutAllocations(request_id=ids.fresh(), consumer_uuid=message.consumer_uuid, wanted=wanted))
+        return super().get_allocations(message)
+
+
+def test_a_build_whose_consumer_has_lost_its_allocations_meanwhile_fails_with_that_reason(world: MovingWorld) -> None:
+    world.replace(EmptiedPlacement())
+    uuid = build_on_host_a(world, HeldOnHostA(world.placement))
+
+    assert "its allocations have been released in the meantime" in str(world.becomes(uuid, "error").reason)
