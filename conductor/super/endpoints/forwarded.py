@@ -172,7 +172,9 @@ class ForwardedOrders(SuperPart):
             passed = self._super.stored.once_or_refused(decision, work).result
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
-        return str(self._super.database.read(lambda connection: super_records.read(connection, uuid)).cell_uuid), passed
+        # If this order is repeated, the cell may have refused to take the instance since the decision.
+        known = self._super.database.read(lambda connection: super_records.read(connection, uuid))
+        return _cell_of(uuid, known.cell_uuid, known.state), passed
 
     def _left_reserved(self, message: AbortMigration) -> str | None:
         """Return the migration for which the cell still reserves an instance, although it has ended here, or None.
@@ -201,10 +203,16 @@ class ForwardedOrders(SuperPart):
 
     def _require_unplaced(self, connection: Connection, uuid: str, *, may_be_placed: bool) -> None:
         row = super_records.lock_known(connection, uuid)
-        if row.cell_uuid is None:
-            raise errors.InvalidState(reason=f"instance {uuid} is {row.state} and in no cell")
+        _cell_of(uuid, row.cell_uuid, row.state)
         pending = self._super.operations.lock_one_pending(connection, uuid, MOVE, UNSHELVE)
         # At step `hand_over` the cell may have the instance already: then the cell decides.
         if pending is not None and pending.step != "hand_over" and not may_be_placed:
             operation = f"operation {pending.uuid}, {pending.kind}"
             raise errors.InvalidState(reason=f"instance {uuid} is being placed ({operation})")
+
+
+def _cell_of(uuid: str, cell_uuid: str | None, state: str) -> str:
+    """Return the cell of an instance, and refuse the order if it has none."""
+    if cell_uuid is None:
+        raise errors.InvalidState(reason=f"instance {uuid} is {state} and in no cell")
+    return cell_uuid

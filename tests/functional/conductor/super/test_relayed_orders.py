@@ -89,6 +89,31 @@ def test_an_order_about_an_instance_that_is_not_handed_over_yet_is_refused_for_i
     world.becomes(uuid, "shelved")
 
 
+def test_a_repeated_order_about_an_instance_that_its_cell_has_refused_since_is_refused_for_its_state(
+    world: MovingWorld,
+) -> None:
+    go_on, reached = threading.Event(), threading.Event()
+
+    def pause(name: str) -> None:
+        if name == "step.build.hand_over.begin":
+            reached.set()
+            assert go_on.wait(60.0)
+
+    world.cell.refusing["build_instances"] = "it takes nothing"
+    with failpoints.observed(pause):
+        [uuid] = world.build()
+        shelve = ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid)
+        assert reached.wait(60.0)
+        try:
+            with pytest.raises(errors.InvalidState, match="is being built"):
+                world.order(shelve)
+        finally:
+            go_on.set()
+        world.becomes(uuid, "error")
+    with pytest.raises(errors.InvalidState, match=f"instance {uuid} is error and in no cell"):
+        world.order(shelve)
+
+
 # --- Commands ---------------------------------------------------------------------------------------------------------
 
 
