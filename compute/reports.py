@@ -102,7 +102,7 @@ class Reporter:
         """Leave out the hosts whose names or uuids no cell takes: in a message they would hold back the others."""
         with self._lock:
             described = dict(self._hosts)
-        return [host for host in hosts if described.get(_key(host)) == host or _is_valid(host)]
+        return [host for host in hosts if described.get(_key(host)) == host or is_valid(host)]
 
     def _introduce(self, hosts: Sequence[HostReport]) -> None:
         """Report this incarnation of the agent, so that an earlier one can no longer change what is read next.
@@ -227,7 +227,7 @@ class Reporter:
                 self._take(message, self._cell.once(message, timeout=_PATIENCE))
 
 
-def _is_valid(report: HostReport) -> bool:
+def is_valid(report: HostReport) -> bool:
     """Return whether a cell takes the names and the uuid of a host; if it does not, log the reason."""
     try:
         decode_strictly(HostReport, {name: getattr(report, name) for name in _NAMES})

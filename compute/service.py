@@ -12,7 +12,7 @@ from compute.cell_client import CellClient
 from compute.driver import Driver
 from compute.numbering import Numbering
 from compute.orders import GuestOrders
-from compute.reports import Reporter
+from compute.reports import Reporter, is_valid
 from compute.returns import Returns
 from compute.tracker import Tracker
 from compute.tree_changes import TreeChange
@@ -104,7 +104,8 @@ class ComputeService(ComposedService):
         with ExitStack() as begun:
             bus, cell, driver = self._connect(begun)
             client = CellClient(bus.client(f"conductor.{cell.uuid}"))
-            return Tracker(driver, client, Numbering(self._agent)).wanted_reshapes()
+            hosts = [host for host in driver.hosts() if is_valid(host)]
+            return Tracker(driver, client, Numbering(self._agent)).wanted_reshapes(hosts)
 
     def _connect(self, begun: ExitStack) -> tuple[Bus, Cell, Driver]:
         """Connect to the cell's bus and start the driver; leaving ``begun`` closes both."""

@@ -259,12 +259,11 @@ class Tracker:
         except Exception:  # must not block the other hosts
             LOG.exception("The driver has failed to record the reshape of host %s", _name(change))
 
-    def wanted_reshapes(self) -> list[TreeChange]:
-        """Return the reshapes that the driver wants now, and change nothing.
+    def wanted_reshapes(self, hosts: Sequence[HostReport]) -> list[TreeChange]:
+        """Return the reshapes that the driver wants of these hosts now, and change nothing.
 
         :raises Interrupted: the tracker was stopped.
         """
-        hosts = self._driver.hosts()
         self._read(hosts)
         return [change for change in self._changes(hosts) if change.instructions]
 

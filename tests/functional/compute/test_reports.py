@@ -7,12 +7,14 @@ import pytest
 from msgspec import structs
 from support.compute.builders import AGENT, CELL, UNAVAILABLE, FailingCell, FakeCell, NewStage, wait_until
 
+from compute.driver import ReshapeNeeded
 from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
+from compute.service import ComputeService
 from moorage import errors, ids
 from moorage.messages import ListProviderTreesInCell, ReportHostsInCell, ReportProviderTree
 from moorage.messages.wire import Message
-from moorage.model import HostReport, Inventory
+from moorage.model import HostReport, Inventory, MoveInstruction
 
 
 def test_hosts_are_described_once_after_their_providers_and_are_alive_from_then_on(new_stage: NewStage) -> None:
@@ -188,6 +190,27 @@ def test_a_host_that_cannot_be_reported_does_not_keep_the_others_from_being_repo
     wait_until(lambda: alive() >= {"host-0001", "host-0003"})
     assert alive() == {"host-0001", "host-0003"}
     assert any("host-0002" in record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+
+
+class OddReshape(OddUuid):
+    """Wants a reshape of each host."""
+
+    def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
+        node = tree.new_root(host.nodename, host.compute_node_uuid).uuid
+        moved = MoveInstruction(from_resource_provider=node, moved_resources={"VGPU": 1}, to_resource_provider="gpu")
+        raise ReshapeNeeded([moved])
+
+
+def test_a_host_that_cannot_be_reported_is_left_out_of_the_reshapes_that_the_driver_wants(
+    new_stage: NewStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = new_stage()
+    service = ComputeService(stage.conf, CELL.name, OddReshape(stage.conf, AGENT, CELL.name))
+
+    wanted = [change.host.service_host for change in service.wanted_reshapes()]
+
+    assert wanted == ["host-0001", "host-0003"]
+    assert "Host 'host-0002' is not reported: its compute_node_uuid is invalid" in caplog.text
 
 
 class NodeWithLineBreak(FakeDriver):
