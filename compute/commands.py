@@ -63,7 +63,7 @@ def _reshape_file(changes: Sequence[TreeChange]) -> str:
     for change in changes:
         entry = {
             "instructions": encode(change.instructions),
-            "providers": encode(change.children()),
+            "providers": encode(change.children),
             "allocations": encode(change.dealt),
         }
         filled = {name: value for name, value in entry.items() if value}

@@ -120,22 +120,29 @@ class Tracker:
         return [change for change in found if change is not None]
 
     def _change_of(self, host: HostReport) -> TreeChange | None:
-        before = self._trees[host.compute_node_uuid]
-        after = before.copy()
         try:
-            self._driver.update_provider_tree(host, after)
-        except ReshapeNeeded as needed:
-            return compare(host, before, after, tuple(needed.instructions), tuple(needed.dealt))
+            change = self._described(host, self._trees[host.compute_node_uuid])
         except Exception:  # must not block the other hosts
             LOG.exception(
                 "The driver does not describe host %s; it is asked again for the next report", host.service_host
             )
             return None
+        if change.instructions:
+            return change
         self._refused_reshapes.pop(host.compute_node_uuid, None)
-        if change := compare(host, before, after):
+        if change:
             return change
         self._reported.add(host.compute_node_uuid)
         return None
+
+    def _described(self, host: HostReport, before: ProviderTree) -> TreeChange:
+        """Return the difference between a host's tree and the tree that its driver describes."""
+        after = before.copy()
+        try:
+            self._driver.update_provider_tree(host, after)
+        except ReshapeNeeded as needed:
+            return compare(host, before, after, tuple(needed.instructions), tuple(needed.dealt))
+        return compare(host, before, after)
 
     def _carry_out(self, changes: Sequence[TreeChange], tries: int) -> None:
         """Report the changes without a reshape in batches of hosts; then carry out the reshapes, host by host."""
@@ -231,7 +238,7 @@ class Tracker:
             )
             return
         message = self._numbering.message(
-            ReshapeProviderTree, instructions=change.instructions, providers=change.children(), dealt=change.dealt
+            ReshapeProviderTree, instructions=change.instructions, providers=change.children, dealt=change.dealt
         )
         try:
             with context.bound(request_id=message.request_id):

@@ -24,19 +24,12 @@ class TreeChange:
     instructions: tuple[MoveInstruction, ...] = ()
     #: The new allocations of some consumers, as the driver distributes them.
     dealt: tuple[Reallocation, ...] = ()
+    #: The new providers as a reshape creates them: with only the inventories that are moved there.
+    children: tuple[ChildProvider, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of providers that differ."""
         return len(self.reports) + len(self.gone)
-
-    def children(self) -> tuple[ChildProvider, ...]:
-        """Return the new providers as a reshape creates them: with only the inventories that are moved there."""
-        arriving = {(move.to_resource_provider, name) for move in self.instructions for name in move.moved_resources}
-        return tuple(
-            _child(report, [name for name in report.inventories if (report.uuid, name) in arriving])
-            for report in self.reports
-            if report.generation is None and report.parent_provider_uuid is not None
-        )
 
 
 def compare(
@@ -50,13 +43,15 @@ def compare(
     known = {provider.uuid: provider for provider in before}
     kept = {provider.uuid for provider in after}
     pairs = ((known.get(provider.uuid), provider) for provider in after)
+    reports = tuple(_report(old, provider) for old, provider in pairs if _differs(old, provider))
     return TreeChange(
         host,
         after,
-        reports=tuple(_report(old, provider) for old, provider in pairs if _differs(old, provider)),
+        reports=reports,
         gone=tuple(uuid for uuid in reversed(known) if uuid not in kept),
         instructions=instructions,
         dealt=dealt,
+        children=_children(reports, instructions),
     )
 
 
@@ -122,6 +117,15 @@ def _report(known: DriverProvider | None, provider: DriverProvider) -> ProviderR
         traits=None if same_traits else tuple(sorted(provider.traits)),
         aggregates=None if same_aggregates else tuple(sorted(provider.aggregates)),
         generation=known.generation if known else None,
+    )
+
+
+def _children(reports: Sequence[ProviderReport], instructions: Sequence[MoveInstruction]) -> tuple[ChildProvider, ...]:
+    arriving = {(move.to_resource_provider, name) for move in instructions for name in move.moved_resources}
+    return tuple(
+        _child(report, [name for name in report.inventories if (report.uuid, name) in arriving])
+        for report in reports
+        if instructions and report.generation is None and report.parent_provider_uuid is not None
     )
 
 

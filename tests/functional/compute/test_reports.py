@@ -160,6 +160,29 @@ class OddInventory(FakeDriver):
             tree.set_inventory(host.compute_node_uuid, "VCPU", Inventory(total=total))
 
 
+class OddTraits(FakeDriver):
+    def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
+        super().update_provider_tree(host, tree)
+        if host.service_host == "host-0002":
+            missing: Any = None
+            tree.add_traits(host.compute_node_uuid, ["CUSTOM_A", missing])
+
+
+class OddChild(FakeDriver):
+    """Wants to move an inventory to a new provider, of which it describes the inventory by an odd value."""
+
+    def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
+        super().update_provider_tree(host, tree)
+        if host.service_host == "host-0002":
+            reserved: Any = object()
+            gpu = tree.new_child("gpu", host.compute_node_uuid).uuid
+            tree.set_inventory(gpu, "VGPU", Inventory(total=1, reserved=reserved))
+            node = host.compute_node_uuid
+            raise ReshapeNeeded(
+                [MoveInstruction(from_resource_provider=node, moved_resources={"VGPU": 1}, to_resource_provider=gpu)]
+            )
+
+
 def odd(host: HostReport, **changes: Any) -> HostReport:
     return structs.replace(host, **changes) if host.service_host == "host-0002" else host
 
@@ -176,7 +199,9 @@ class OddNode(FakeDriver):
         return [odd(host, nodename=os.fsdecode(b"caf\xe9")) for host in super().hosts()]
 
 
-@pytest.mark.parametrize("driver", [OddZone, OddAttribute, OddTree, OddInventory, OddUuid, OddNode])
+@pytest.mark.parametrize(
+    "driver", [OddZone, OddAttribute, OddTree, OddInventory, OddTraits, OddChild, OddUuid, OddNode]
+)
 def test_a_host_that_cannot_be_reported_does_not_keep_the_others_from_being_reported(
     new_stage: NewStage, driver: type[FakeDriver], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -224,7 +224,7 @@ def test_a_new_child_is_described_only_with_the_inventory_that_moves_there() -> 
     after.set_traits("gpu", ["CUSTOM_A"])
     change: TreeChange = compare(HOST, before, after, moves(before, after))
 
-    (child,) = change.children()
+    (child,) = change.children
 
     assert (child.name, child.parent, child.uuid) == ("gpu", ROOT, after.get("gpu").uuid)
     assert child.traits == ("CUSTOM_A",)
