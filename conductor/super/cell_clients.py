@@ -145,7 +145,8 @@ class Cells:
     def ask_all(self, message: Message[R]) -> tuple[list[R], list[errors.MoorageError]]:
         """Send a read to all cells concurrently; return the answers, and the errors of the cells without one.
 
-        :raises Unavailable: the placement role, which lists the cells, does not answer.
+        If the placement role, which lists the cells, does not answer, its error is the first one, and only the cells
+        that are cached are asked.
         """
 
         def ask(cell: Cell) -> R | errors.MoorageError:
@@ -155,10 +156,17 @@ class Cells:
                 LOG.warning("Cell %s is left out: %s", cell.name, fault)
                 return fault
 
-        placement = self._main.client("placement", timeout=self.patience)
-        cells = placement.call(ListCells(without_databases=True))
-        found = _at_once(ask, cells)
-        faults = [each for each in found if isinstance(each, errors.MoorageError)]
+        faults: list[errors.MoorageError] = []
+        try:
+            cells = self._look_up()
+        except errors.Unavailable as fault:
+            # The operations that wait for the placement role must be listed while it is away.
+            LOG.warning("Cells that this conductor has not called are left out: %s", fault)
+            faults.append(fault)
+            with self._lock:
+                cells = self._cells
+        found = _at_once(ask, list(cells.values()))
+        faults += [each for each in found if isinstance(each, errors.MoorageError)]
         return [each for each in found if not isinstance(each, errors.MoorageError)], faults
 
     def _look_up(self) -> dict[str, Cell]:

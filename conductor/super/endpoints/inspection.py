@@ -51,7 +51,7 @@ class SuperInspection(SuperPart):
         """Return one operation.
 
         :raises NotFound: there is no such operation.
-        :raises CellUnreachable: it is not on record here, and not all cells answer.
+        :raises Unavailable: it is not on record here, and a cell, or the placement role, does not answer.
         """
         found = self._super.database.read(lambda connection: _read(connection, uuids=[message.uuid]))
         faults: list[errors.MoorageError] = []

@@ -44,6 +44,27 @@ def test_operations_are_listed_while_they_are_under_way_and_ended_ones_on_reques
     ]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_operations_are_listed_while_the_placement_role_does_not_answer(world: World, restarted: bool) -> None:
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    world.conf.set_override("call_timeout", 3.0, group="rpc")
+    world.restart("super")
+    own, in_cell = listed(world, ended=True)
+    assert (own.cell_uuid, in_cell.cell_uuid is None) == (None, False)
+    if restarted:
+        world.restart("super")
+    world.servers.pop("placement").stop()
+
+    conductor = world.bus.client("conductor", timeout=10.0)
+    found = conductor.call(ListOperations(ended=True))
+
+    # A super conductor that has just started knows no cells.
+    assert [each.uuid for each in found] == ([own.uuid] if restarted else [own.uuid, in_cell.uuid])
+    with pytest.raises(errors.NoReply):
+        conductor.call(ShowOperation(uuid=ids.fresh()))
+
+
 def test_a_build_is_listed_before_its_part_in_the_cell_although_the_cell_answers_slowly(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
