@@ -2,9 +2,10 @@
 
 import argparse
 import importlib
+import shlex
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
@@ -51,7 +52,7 @@ def main(asked: argparse.Namespace) -> int:
             _say(f"{asked.after + spent} of {asked.histories} histories, {rate}, {broken} with a broken promise")
         if outcome.broken:
             broken += 1
-            _tell(story, outcome, 0 if asked.as_it_is else asked.shrink)
+            _tell(story, outcome, asked)
             if broken >= asked.most:
                 break
     _say(", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
@@ -73,8 +74,9 @@ def _names(seed: str, histories: int) -> list[str]:
     return [seed] if histories == 1 else [f"{seed}/{number}" for number in range(histories)]
 
 
-def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
-    """Print a history that breaks a promise, in its shortest form."""
+def _tell(story: Story, outcome: "Outcome", asked: argparse.Namespace) -> None:
+    """Print a history that breaks a promise, in its shortest form, and the command that replays it."""
+    tries = 0 if asked.as_it_is else asked.shrink
     _say(f"\n{story.seed} breaks a promise: {outcome.broken}")
     # A replay runs the whole history, so this trace is printed and not that of the shortest form.
     trace = outcome.trace
@@ -87,26 +89,41 @@ def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
         _say(f"in short, {len(story.actions)} operations and {len(story.faults)} faults: {outcome.broken}")
     _say("\n".join(story.told()))
     _say("what happened:", *outcome.happened, sep="\n")
-    _say(f"trace {trace}; again: python -m harness.simulation --histories 1 --seed '{story.seed}'\n")
+    again = ["--histories", "1", "--seed", story.seed, "--operations", str(asked.operations)]
+    again += [] if asked.load is None else ["--load", asked.load]
+    _say(f"trace {trace}; again: python -m harness.simulation {shlex.join(again)}\n")
+
+
+def _from(least: int) -> Callable[[str], int]:
+    """Return a parser of integers from ``least``."""
+
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}")
+        return number
+
+    parse.__name__ = "number"
+    return parse
 
 
 def parsed(arguments: Sequence[str], today: str) -> argparse.Namespace:
     """Parse the arguments of the command; the default seed is the date."""
     parser = argparse.ArgumentParser(prog="python -m harness.simulation", description=__doc__)
     parser.add_argument("--seed", default=today, help="Random seed (default: the date, %(default)s)")
-    for name, default, what in (
-        ("--histories", 1, "Number of histories"),
-        ("--after", 0, "Number of histories to skip, because an interrupted run has done them"),
-        ("--operations", 50, "Operations per history"),
-        ("--jobs", 1, "Number of processes; each runs one history at a time"),
-        ("--most", 1, "Stop after this number of histories that break a promise"),
-        ("--shrink", 150, "Maximum number of stories to try in order to shorten a failing one"),
+    for name, least, default, what in (
+        ("--histories", 1, 1, "Number of histories"),
+        ("--after", 0, 0, "Number of histories to skip, because an interrupted run has done them"),
+        ("--operations", 1, 50, "Operations per history"),
+        ("--jobs", 1, 1, "Number of processes; each runs one history at a time"),
+        ("--most", 1, 1, "Stop after this number of histories that break a promise"),
+        ("--shrink", 0, 150, "Maximum number of stories to try in order to shorten a failing one"),
     ):
-        parser.add_argument(name, type=int, default=default, help=f"{what} (default: %(default)s)")
+        parser.add_argument(name, type=_from(least), default=default, help=f"{what} (default: %(default)s)")
     parser.add_argument("--as-it-is", action="store_true", help="Do not shorten a failing story")
     parser.add_argument("--verbose", action="store_true", help="Print a line for each history")
     parser.add_argument("--load", help="Function to call before the first history, as MODULE:FUNCTION")
     asked = parser.parse_args(arguments)
-    if not 0 <= asked.after < asked.histories:
+    if asked.after >= asked.histories:
         parser.error(f"--after {asked.after} leaves none of {asked.histories} histories")
     return asked
