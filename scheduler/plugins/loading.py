@@ -124,16 +124,17 @@ def check_names(conf: cfg.ConfigOpts) -> None:
     :raises ConfigurationError: an option does not; the error names the file and the option that was probably meant.
     """
     files = [Path(file) for file in conf.config_file or ()]
+    known: dict[str, set[str]] = {group: set() for group in unknown.PLUGIN_GROUPS}
     try:
-        known = {
-            group: {name for option in options for name in (option.name, option.dest)}
-            for group, options in list_opts(conf.scheduler.plugin_timeout)
-        }
+        for group, options in list_opts(conf.scheduler.plugin_timeout):
+            for option in options:
+                for section, name in ((group, option.name), *unknown.names_of(group, option)):
+                    known.setdefault(section, set()).add(name)
     except errors.ConfigurationError as fault:
         # A broken package whose plug-ins are not enabled must not prevent the start.
         LOG.warning("The names of the plug-ins' options are not checked: %s", fault)
         return
-    unknown.of_groups(files, known)
+    unknown.of_groups(files, {group: known[group] for group in unknown.PLUGIN_GROUPS})
 
 
 def _loaded(

@@ -45,6 +45,13 @@ class Sized(Sound):
     def __init__(self, settings):
         self.max_bytes = settings["max_bytes"]
 
+class Renamed(Sound):
+    options = (
+        cfg.IntOpt("rack_most", deprecated_name="rack-limit", default=1, help="The most servers of a rack."),
+        cfg.IntOpt("rack_least", deprecated_name="rack_fewest", deprecated_group="weighers", help="Least."),
+        cfg.IntOpt("rack_spare", deprecated_name="spare", deprecated_group="racks", default=1, help="The spare ones."),
+    )
+
 class Choosy(RequestFilter):
     def __init__(self, settings):
         raise ValueError("racks are out")
@@ -156,3 +163,17 @@ def test_a_number_of_a_plugin_may_be_more_than_the_seconds_that_a_thread_can_wai
     assert vars(loaded)["max_bytes"] == 20_000_000_000
     with pytest.raises(errors.ConfigurationError, match=r"max_bytes in .* is not valid: it is more than 1e\+100"):
         load_filters(from_text(tmp_path, f"[filters]\nmax_bytes = {'9' * 101}\n"), ["sized"])
+
+
+def test_an_option_that_a_plugin_has_renamed_or_moved_can_be_set_by_its_former_name(
+    install: Install, tmp_path: Path
+) -> None:
+    name = "moorage_renamed_options"
+    install(name, _MODULE, filters={"renamed": f"{name}:Renamed"})
+    former = "[filters]\nrack-limit = 7\n[weighers]\nrack_fewest = 2\n[racks]\nspare = 3\n"
+    conf = from_text(tmp_path, f"[scheduler]\nenabled_filters = renamed\n{former}")
+    SchedulingPolicy.load(conf, FailureCounts())
+    [(_, loaded)] = load_filters(conf, ["renamed"])
+    assert loaded.settings == {"rack_most": 7, "rack_least": 2, "rack_spare": 3}
+    with pytest.raises(errors.ConfigurationError, match=r"sets rack_limitt in \[filters\].*you mean rack.limit"):
+        check_names(from_text(tmp_path, "[filters]\nrack_limitt = 7\n"))
