@@ -8,17 +8,10 @@ from sqlalchemy import Connection
 from conductor.engine.conflict_policy import CLAIM_OWNER, MAY_HAVE_CLAIMED, describe_foreign, find_consumer
 from conductor.engine.steps import ABORTED, MOVE, CommitStep, Ended, Next, Operation, Outcome, step
 from conductor.super.held_consumers import without
+from conductor.super.payloads import HandOverSelections, NotScheduled, ScheduleStep, all_doubted
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
-from conductor.super.steps.place_existing import (
-    HandOverSelections,
-    NotScheduled,
-    PlaceExisting,
-    ScheduleStep,
-    all_doubted,
-    within_cell,
-    without_destination,
-)
+from conductor.super.steps.place_existing import PlaceExisting, within_cell, without_destination
 from moorage import errors
 from moorage.messages import (
     CancelMoveInCell,
@@ -170,8 +163,9 @@ class SuperMoves(PlaceExisting):
             LOG.warning("Migration %s of instance %s fails: %s", migration.uuid, instance.uuid, RELEASED)
             return lambda _connection: Next("cancel", NotScheduled(reason=RELEASED))
         foreign = self._return_source(operation, payload, instance, instance.claim_id)
-        LOG.warning("Instance %s stays where it is: %s", instance.uuid, LOST_ANSWER)
-        reason = "; ".join(filter(None, [LOST_ANSWER, foreign]))
+        why = str(refusal) if isinstance(refusal, errors.CellNotFound) else LOST_ANSWER
+        LOG.warning("Instance %s stays where it is: %s", instance.uuid, why)
+        reason = "; ".join(filter(None, [why, foreign]))
         return lambda _connection: Next("fence", NotScheduled(reason=reason, asking=payload))
 
     def _return_source(

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from msgspec import field, structs
+from msgspec import structs
 from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
@@ -30,70 +30,14 @@ from conductor.engine.steps import KIND_OF_CLASS, CommitStep, Next, Operation, O
 from conductor.super.cell_clients import was_refused
 from conductor.super.context import SuperPart
 from conductor.super.held_consumers import foreign_beside
+from conductor.super.payloads import HandOverSelections, NotScheduled, ScheduleStep, SentRequest, all_doubted
 from conductor.super.records import instances as super_records
 from moorage import errors
 from moorage.messages import SelectDestinations
 from moorage.messages.wire import Message
-from moorage.model import (
-    LONGEST_TEXT,
-    Allocations,
-    Consumer,
-    Destination,
-    Generation,
-    Move,
-    RequestSpec,
-    Selection,
-    Value,
-)
+from moorage.model import LONGEST_TEXT, Consumer, Destination, Move, RequestSpec, Selection
 
 LOG = logging.getLogger(__name__)
-
-
-class SentRequest(Value, frozen=True, kw_only=True):
-    """One request to the scheduler that may have been sent: the fields that differ between an operation's requests."""
-
-    number: int
-    generation: Generation | None
-    keep_held: bool = False
-
-
-class ScheduleStep(Value, frozen=True, kw_only=True):
-    """The payload of steps `read`, `select` and `recover`: the request and the tries so far."""
-
-    request_spec: RequestSpec
-    num_alternates: int
-    move: Move | None = None
-    current: SentRequest = SentRequest(number=0, generation=None)
-    #: The number of requests that failed because of faster claims, and because of other writers of the consumer.
-    lost: int = 0
-    conflicts: int = 0
-    #: Earlier requests that may have been carried out, or may still be.
-    doubtful: tuple[SentRequest, ...] = ()
-    #: The foreign allocations of a moving instance, at the generation of the current request; older records have none.
-    foreign: Allocations = field(default_factory=dict)
-    #: The number of the order of this operation; null in the records of earlier versions.
-    order_number: int | None = None
-
-
-class HandOverSelections(Value, frozen=True, kw_only=True):
-    """The payload of step `hand_over`: the request, and the selections that answer it; the first is claimed."""
-
-    request_spec: RequestSpec
-    move: Move | None = None
-    selections: tuple[Selection, ...]
-    order_number: int | None = None
-
-
-class NotScheduled(Value, frozen=True, kw_only=True):
-    """The payload of steps `fence` and `cancel`: the reason why nothing is claimed, certain only after `fence`."""
-
-    reason: str
-    explanation: dict[str, Any] | None = None
-    #: The instance has been deleted.
-    deleted: bool = False
-    #: The state of the scheduling, for `fence`: its doubtful requests may still claim.
-    asking: ScheduleStep | None = None
-    order_number: int | None = None
 
 
 class PlaceExisting(SuperPart, ABC):
@@ -121,11 +65,12 @@ class PlaceExisting(SuperPart, ABC):
 
         :raises MoorageError: the ``fault``, if the outcome is unknown: the cell may have carried the message out.
         """
-        is_done = isinstance(fault, errors.ReplyTooLarge)
-        if not is_done and not was_refused(fault):
+        # A deleted cell never answers, and nothing is claimed yet.
+        needs_cancel = isinstance(fault, errors.ReplyTooLarge | errors.CellNotFound)
+        if not needs_cancel and not was_refused(fault):
             raise fault
         refused = NotScheduled(reason=str(fault), order_number=order_number)
-        if is_done or operation.is_repeated:
+        if needs_cancel or operation.is_repeated:
             # An earlier copy may arrive after this refusal: after the cancellation it is refused too.
             return lambda _connection: Next("cancel", refused)
         # The message was sent only once, and the cell refuses any later copy because of the order number.
@@ -255,11 +200,11 @@ class PlaceExisting(SuperPart, ABC):
 
     @abstractmethod
     def _release_claim(self, operation: Operation, payload: ScheduleStep, refusal: errors.MoorageError) -> CommitStep:
-        """Release the claim of a doubtful request, whose answer has expired, and return the commit step.
+        """Release a claim that no cell will use, unless a host has accepted it; return the commit step.
 
-        The claim was never handed over, so no host can accept it.
+        It is the claim of a doubtful request whose answer has expired, or one in a deleted cell.
 
-        :param refusal: the answer to the repetition of that request.
+        :param refusal: the answer to the repetition of that request, or the error of the deleted cell.
         :raises MoorageError: the present state does not allow it, or the placement role does not answer.
         """
 
@@ -267,10 +212,16 @@ class PlaceExisting(SuperPart, ABC):
 
     @step(KIND_OF_CLASS, "hand_over")
     def hand_over(self, operation: Operation) -> CommitStep:
-        """Send the claimed host to the cell until it answers: the cell may already use the host."""
+        """Send the claimed host to the cell until it answers: the cell may already use the host.
+
+        If the cell was deleted, the claim is released and the operation ends.
+        """
         payload = operation.read(HandOverSelections)
         cell_uuid = payload.selections[0].cell_uuid
-        refusal = self._refusal(cell_uuid, self._hand_over_message(operation, payload))
+        try:
+            refusal = self._refusal(cell_uuid, self._hand_over_message(operation, payload))
+        except errors.CellNotFound as deleted:
+            return self._without_cell(operation, payload, deleted)
         if refusal is not None:
             return partial(self._not_taken, operation, str(refusal))
         return partial(self._handed_over, operation, payload)
@@ -282,6 +233,23 @@ class PlaceExisting(SuperPart, ABC):
     @abstractmethod
     def _handed_over(self, operation: Operation, payload: HandOverSelections, connection: Connection) -> Outcome:
         """Record that the cell has the selections."""
+
+    def _without_cell(
+        self, operation: Operation, payload: HandOverSelections, deleted: errors.CellNotFound
+    ) -> CommitStep:
+        """Release the claim, and return the commit step, because the cell was deleted.
+
+        :raises CellNotFound: a host has accepted the claim, so the cell has the instance: the list of cells may be
+            restored from a backup that is older than the cell.
+        """
+        consumer = conflict_policy.find_consumer(self._super.placement, operation.subject)
+        if consumer is not None and consumer.accepted_by is not None:
+            raise deleted
+        claimed = self.first_step(payload.request_spec, payload.move, order_number=payload.order_number)
+        if consumer is not None:
+            beside = foreign_beside(consumer, payload.selections[0].allocation_request)
+            claimed = structs.replace(claimed, foreign=beside)
+        return self._release_claim(operation, claimed, deleted)
 
     def _not_taken(self, operation: Operation, reason: str, connection: Connection) -> Outcome:
         # A cell that has reserved the instance for this operation refuses it only if it is being deleted.
@@ -346,13 +314,6 @@ class PlaceExisting(SuperPart, ABC):
                 raise
             return fault
         return None
-
-
-def all_doubted(payload: ScheduleStep) -> ScheduleStep:
-    """Return a payload in which the current request is doubtful too; before the first request there is none."""
-    if payload.current.number == 0:
-        return payload
-    return structs.replace(payload, doubtful=(*payload.doubtful, payload.current))
 
 
 def without_destination(spec: RequestSpec) -> RequestSpec:

@@ -6,14 +6,9 @@ from sqlalchemy import Connection
 
 from conductor.engine.conflict_policy import CLAIM_OWNER, find_consumer, unchanged
 from conductor.engine.steps import UNSHELVE, CommitStep, Ended, Next, Operation, Outcome, step
+from conductor.super.payloads import HandOverSelections, NotScheduled, ScheduleStep
 from conductor.super.records import instances as super_records
-from conductor.super.steps.place_existing import (
-    HandOverSelections,
-    NotScheduled,
-    PlaceExisting,
-    ScheduleStep,
-    within_cell,
-)
+from conductor.super.steps.place_existing import PlaceExisting, within_cell
 from moorage import errors
 from moorage.messages import (
     CancelUnshelveInCell,
@@ -57,7 +52,7 @@ class SuperUnshelves(PlaceExisting):
         return lambda _connection: Next("read", following)
 
     def _release_claim(self, operation: Operation, payload: ScheduleStep, refusal: errors.MoorageError) -> CommitStep:
-        """Release the claim, and send a new request; if the consumer has another claim, end the unshelving.
+        """Release the claim, and send a new request; end the unshelving if another claim stands, or without a cell.
 
         The consumer had no claim when the first request was sent, and nothing else claims for it as a conductor.
         """
@@ -76,11 +71,15 @@ class SuperUnshelves(PlaceExisting):
             )
             self._super.placement.call(message)
             LOG.warning(
-                "Released all allocations of instance %s with its claim %s, whose answer has expired: %s",
+                "Released all allocations of instance %s with its claim %s, which no cell will use: %s",
                 consumer.uuid,
                 claim_id,
                 refusal,
             )
+        if isinstance(refusal, errors.CellNotFound):
+            # Each doubtful request names a generation from before the claim, so it needs no fence.
+            refused = NotScheduled(reason=str(refusal), order_number=payload.order_number)
+            return lambda _connection: Next("cancel", refused)
         return lambda _connection: Next("read", payload)
 
     def _hand_over_message(self, operation: Operation, payload: HandOverSelections) -> UnshelveInCell:
