@@ -1,6 +1,7 @@
 """The operator's commands to move, resize, evacuate, shelve and rebuild servers, and to end their migrations."""
 
 import argparse
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -29,7 +30,9 @@ from moorage.messages import (
 )
 from moorage.messages.basis import OrderAfter
 from moorage.messages.conductor import EndOfMigration
-from moorage.model import Flavor, Image, Migration
+from moorage.model import Flavor, Image, Instance, Migration
+
+LOG = logging.getLogger(__name__)
 
 #: The states of a migration that has ended without a move.
 _NOT_MOVED = ("reverted", "failed", "ended")
@@ -198,10 +201,21 @@ class InstanceRevert(_ServerOrder):
     """Revert moves: take the instances back to their source hosts and former sizes.
 
     A revert stays pending if another client has changed the allocations meanwhile and `[conductor]
-    consumer_conflict_policy` is `fail`. Run the command again to retry it immediately.
+    consumer_conflict_policy` is `fail`. Run the command again to retry it immediately. If the source host has no guest
+    to return to, or does not answer, the revert is given up: the instance stays `moved`, and can be confirmed.
     """
 
     kind = RevertMigration
+
+    def is_given_up(self, one: Instance) -> bool:
+        """Return whether the migration waits again to be confirmed or reverted; log why."""
+        if one.state != "moved" or one.migration_uuid is None:
+            return False
+        migration = self.client("conductor").call(ShowMigration(uuid=one.migration_uuid))
+        is_given_up: bool = migration.state == "moved"
+        if is_given_up:
+            LOG.error("The revert of instance %s is given up: %s", one.uuid, migration.reason)
+        return is_given_up
 
 
 class InstanceAbort(_ServerOrder):

@@ -150,6 +150,10 @@ class OrderCommand(Configured, Lister):
 
         return [instance_row(one) for one in self.waited(given, uuids, look, {state}, {state, *ends}, what)]
 
+    def is_given_up(self, _one: Any) -> bool:
+        """Return whether the order was given up, although the state does not show it; then the wait ends, too."""
+        return False
+
     def waited(
         self,
         given: argparse.Namespace,
@@ -159,7 +163,7 @@ class OrderCommand(Configured, Lister):
         ends: Collection[str],
         what: str,
     ) -> list[S]:
-        """Return the objects by uuid, as last read; with `--wait`, when each is in one of the states that end the wait.
+        """Return the objects by uuid, as last read; with `--wait`, when each is in a state that ends it, or given up.
 
         A progress bar shows how many are. If the conductor is unavailable, read again: it has the orders on record.
 
@@ -177,10 +181,11 @@ class OrderCommand(Configured, Lister):
                 for uuid in list(open_):
                     try:
                         seen[uuid] = look(uuid)
+                        is_over = seen[uuid].state in ends or (given.wait and self.is_given_up(seen[uuid]))
                     except errors.Unavailable as unavailable:
                         fault = unavailable
                         break
-                    if seen[uuid].state in ends:
+                    if is_over:
                         open_.remove(uuid)
                         if bars is not None and task is not None:
                             bars.advance(task)

@@ -7,15 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from conductor.commands.instance import InstanceDelete
-from conductor.commands.move import InstanceEvacuate, InstanceLiveMigrate, InstanceMigrate
+from conductor.commands.move import InstanceEvacuate, InstanceLiveMigrate, InstanceMigrate, InstanceRevert
 from conductor.commands.order import OrderCommand
 from moorage import errors, ids
 from moorage.cli.command import Table
 from moorage.cli.shell import Shell, main
-from moorage.messages import EnsureTrait, Ordered, ShelveInstance
-from moorage.model import Migration
+from moorage.messages import EnsureTrait, Ordered, ShelveInstance, ShowInstance, ShowMigration
+from moorage.model import Flavor, Instance, Migration
 
 LOST = errors.BusUnavailable(reason="the connection was lost")
 SILENT = errors.NoReply(topic="conductor", method="build_instances", seconds=1.0)
@@ -231,3 +232,37 @@ def test_a_wait_for_a_confirmed_migration_has_failed_while_it_is_only_moved(comm
     moving.result(given, [moved.instance_uuid], [Ordered(migration_uuid=moved.uuid)])
 
     assert moving.failed is (command is not InstanceMigrate)
+
+
+@pytest.mark.parametrize(("ends_as", "reverts"), [("moved", False), ("reverted", True)])
+def test_a_wait_for_a_revert_ends_when_the_revert_is_given_up(
+    ends_as: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, reverts: bool
+) -> None:
+    migration = Migration(uuid=ids.fresh(), instance_uuid=ids.fresh(), kind="resize", state="", reason="a: off")
+    states = iter(["moved", "moved", "active" if reverts else "moved"])
+    of_migration = iter(["reverting", "reverting", ends_as])
+
+    def call(message: ShowInstance | ShowMigration) -> Instance | Migration:
+        if isinstance(message, ShowMigration):
+            assert message.uuid == migration.uuid
+            return structs.replace(migration, state=next(of_migration))
+        return Instance(
+            uuid=migration.instance_uuid,
+            project_id="p",
+            user_id="u",
+            flavor=Flavor(vcpus=1, memory_mb=1),
+            state=next(states),
+            migration_uuid=migration.uuid,
+        )
+
+    class Reverting(InstanceRevert):
+        def client(self, _topic: str) -> Any:
+            return SimpleNamespace(call=call)
+
+    monkeypatch.setattr("conductor.commands.order._INTERVAL", 0.0)
+    reverting = Reverting(Shell(), None, "instance revert")
+
+    reverting.result(Namespace(wait=True, wait_timeout=600.0), [migration.instance_uuid], [])
+
+    assert reverting.failed is not reverts
+    assert ("is given up: a: off" in caplog.text) is not reverts
