@@ -15,7 +15,7 @@ from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.gates import AttemptAtGate, InstanceAtGate
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import SELF_CONFIRMING, CellMigration, MigrationRecords
-from conductor.engine.steps import BUILD, MOVE, UNSHELVE, Next, Outcome, Superseded
+from conductor.engine.steps import ABORTED, BUILD, MOVE, UNSHELVE, Next, Outcome, Superseded
 from moorage.model import LONGEST_TEXT, RequestSpec, Selection, Value
 from moorage.model.states import InstanceState, MigrationState
 
@@ -103,6 +103,10 @@ class AttemptSequences:
         # There is no other host. A moving instance returns to its source. Any other instance has only the claim of the
         # failed attempt, which is released.
         if sequence.kind == MOVE:
+            if sequence.is_aborted:
+                # The attempt keeps its own reason. An abort that comes later does not become the reason of the move.
+                self._records.change_attempt(connection, attempt.attempt_id, reason=attempt.reason or reason)
+                reason = ABORTED
             return Next("give_back", GiveBackStep(failed=failed, fate=fate, reason=reason))
         return Next("release", ReleaseStep(failed=failed, fate=fate, reason=reason))
 

@@ -194,9 +194,9 @@ class ReturnToSource(CellPart):
         return Ended(why)
 
     def _why(self, connection: Connection, migration: CellMigration, reason: str | None) -> str:
-        """Return the reason of a failed move: the reasons of all its attempts."""
-        if migration.is_aborted:
-            return ABORTED
+        """Return the reason of a failed move: the reasons of all its attempts, unless it ends because of an abort."""
+        if reason == ABORTED:
+            return reason
         attempts = [
             attempt
             for attempt in self._cell.records.attempts(connection, migration.instance_uuid)

@@ -16,8 +16,10 @@ from moorage.messages import (
     BuildOnHost,
     Claimed,
     Done,
+    EndMove,
     LiveMigrateInstance,
     MigrateInstance,
+    MoveEnded,
     SelectDestinations,
     ShowMigration,
     SwapClaim,
@@ -37,8 +39,18 @@ class BuildsAndRefuses(FakeAgent):
         return done
 
 
+class Refuses(FakeAgent):
+    """Has no host `b`."""
+
+    @serves(BuildOnHost)
+    def build_instance(self, message: BuildOnHost) -> Done:
+        if message.host == "b":
+            raise errors.HostNotFound(name="b")
+        return super().build_instance(message)
+
+
 class Interrupted(FakePlacement):
-    """Calls a function before each swap."""
+    """Calls a function before each swap and before each end of a move."""
 
     def __init__(self, before: Callable[[], object]) -> None:
         super().__init__()
@@ -48,6 +60,11 @@ class Interrupted(FakePlacement):
     def swap_claim(self, message: SwapClaim) -> Claimed:
         self.before()
         return super().swap_claim(message)
+
+    @serves(EndMove)
+    def end_move(self, message: EndMove) -> MoveEnded:
+        self.before()
+        return super().end_move(message)
 
 
 def test_a_live_migration_is_aborted_during_a_swap_although_the_former_host_takes_up_the_build(world: World) -> None:
@@ -77,6 +94,23 @@ def test_a_live_migration_that_is_aborted_during_a_swap_is_not_begun_on_the_new_
     [failed, unbegun] = move.shown().attempts
     assert (failed.reason, unbegun.host, unbegun.state) == ("b is broken", "c", "failed")
     assert "before it began" in str(unbegun.reason)
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_the_reasons_of_a_live_migration_that_has_failed_stay_when_it_is_aborted(
+    world: World, *, is_refused: bool
+) -> None:
+    world.replace(Interrupted(lambda: move.end("abort")))
+    if is_refused:
+        world.replace(Refuses(world.bus))
+    world.agent.failing = {"b"}
+    move = Mover(world, built(world), "live-migration")
+
+    move.move("b")
+
+    assert becomes(world, move.uuid, "active").host == "a"
+    assert move.shown().state == "failed"
+    assert str(move.shown().reason).startswith("b: ")
 
 
 def is_broken_off(world: World, move: Mover) -> None:
