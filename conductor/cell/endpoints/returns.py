@@ -3,8 +3,8 @@
 1. The agent reads the ended attempts of its hosts (`list_ended_attempts`), destroys their guests and reports them as
    gone (`attempts_gone`). Then their residues are released.
 2. The agent lists all its guests (`return_hosts`), and the cell compares them with its records. If a guest is missing,
-   its build is lost. A guest without an attempt is an unknown guest. A guest of an ended attempt keeps its host
-   returning.
+   its build is lost; the reason of an active instance names the loss until a host returns with its guest. A guest
+   without an attempt is an unknown guest. A guest of an ended attempt keeps its host returning.
 3. The other hosts count as up.
 """
 
@@ -101,6 +101,7 @@ class CellReturns(CellPart):
         # life, so it does not prove that a guest is gone.
         proven = {host: message.lives[host] for host in hosts if host in message.lives}
         self._lose(self._on_hosts(list(proven)), {guest.attempt_id for guest in guests}, proven)
+        self._find_again(message, list(known.values()))
         # Keep the hosts returning that still have the guest of an ended attempt: the agent must destroy it first.
         left = partial(self._left, message)
         held_up = {guest.host for guest in guests if (found := known.get(guest.attempt_id)) and left(found)}
@@ -216,6 +217,26 @@ class CellReturns(CellPart):
         self._cell.records.change_attempt(connection, attempt.attempt_id, state="failed", reason=_LOST, guest_gone=True)
         following = self._cell.sequences.next_step(connection, instance, attempt.number, _LOST, "gone")
         return self._cell.operations.redirect(connection, pending, following)
+
+    def _find_again(self, message: ReturnHosts, there: Sequence[AttemptRecord]) -> None:
+        """Clear the reason of instances with whose guests a host has returned, after it had returned without them."""
+        uuids = sorted({each.instance_uuid for each in there})
+        reasons = self._cell.database.read(partial(self._cell.records.reasons, uuids=uuids))
+
+        def clear(attempt: AttemptRecord, connection: Connection) -> None:
+            uuid, host = attempt.instance_uuid, attempt.host
+            instance = self._cell.records.lock(connection, uuid)
+            # The guest of another attempt there may be lost, for instance during a resize on the same host.
+            if instance is None or instance.attempt_number != attempt.number:
+                return
+            is_named = self._cell.records.reasons(connection, [uuid])[uuid] == _without_guest(host)
+            if is_named and self._cell.records.lives.returning_in(connection, [host], message.lives):
+                LOG.warning("Host %s has the guest of instance %s again", host, uuid)
+                self._cell.records.change(connection, uuid, reason=None)
+
+        for attempt in there:
+            if reasons.get(attempt.instance_uuid) == _without_guest(attempt.host):
+                self._cell.database.write(partial(clear, attempt))
 
 
 def _without_guest(host: str) -> str:

@@ -15,7 +15,7 @@ from support.conductor.host_reports import (
     returning,
     start_hosts,
 )
-from support.conductor.moving_instances import Mover, becomes, built, shown
+from support.conductor.moving_instances import BIGGER, Mover, becomes, built, shown
 
 from moorage import errors, failpoints, ids
 from moorage.messages import DeleteInCell, ListStrangersInCell
@@ -145,6 +145,32 @@ def test_a_returned_host_keeps_listed_guests_and_the_record_of_an_active_instanc
     lost = world.show(uuids[1])
     assert (lost.state, lost.reason) == ("active", "a has returned without the guest")
     assert uuids[1] in world.placement.held
+
+
+def test_an_active_instance_has_no_reason_any_more_when_its_host_returns_with_the_guest(world: World) -> None:
+    uuids = [built(world), built(world)]
+    guests = tuple(guest_of(build) for build in world.agent.builds)
+    start_hosts(world, "a")
+    return_hosts(world, "a")
+    assert {shown(world, uuid).reason for uuid in uuids} == {"a has returned without the guest"}
+    start_hosts(world, "a")
+
+    return_hosts(world, "a", guests=guests[:1])
+
+    assert [shown(world, uuid).reason for uuid in uuids] == [None, "a has returned without the guest"]
+
+
+def test_the_loss_of_a_resized_guest_is_named_although_that_of_its_source_is_on_the_same_host(world: World) -> None:
+    move = Mover(world, built(world), "resize")
+    move.move("a", spec=BIGGER)
+    becomes(world, move.uuid, "moved")
+    start_hosts(world, "a")
+    return_hosts(world, "a")
+    start_hosts(world, "a")
+
+    return_hosts(world, "a", guests=(guest_of(world.agent.builds[0]),))
+
+    assert shown(world, move.uuid).reason == "a has returned without the guest"
 
 
 def test_a_return_that_is_too_large_for_one_message_ends_after_several(world: World) -> None:
