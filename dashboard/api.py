@@ -9,7 +9,7 @@ import falcon
 import msgspec
 
 from dashboard.access import AUDIT, READ
-from dashboard.compression import accepts_gzip
+from dashboard.pages import accepts_gzip
 from dashboard.sources import Sources
 from moorage.messages.scheduler import MOST_EXPLAINED_HOSTS
 from moorage.messages.wire import decode_strictly

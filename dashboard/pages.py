@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -9,8 +10,6 @@ from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
 import falcon
-
-from dashboard.compression import accepts_gzip
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -23,6 +22,7 @@ _TYPES = {
     "LICENSE": "text/plain; charset=utf-8",
 }
 _INDEX = "index.html"
+_NO_QUALITY = re.compile(r"q=0(\.0*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,13 @@ def application(headers: Mapping[str, str]) -> "WSGIApplication":
     app.add_route("/", files)
     app.add_sink(files.on_get, prefix="/")
     return app
+
+
+def accepts_gzip(request: falcon.Request) -> bool:
+    """Return whether a client accepts a compressed answer: it names gzip, and not with a quality of 0."""
+    codings = (request.get_header("Accept-Encoding") or "").replace(" ", "").lower().split(",")
+    parted = (coding.partition(";") for coding in codings)
+    return any(name == "gzip" and not _NO_QUALITY.fullmatch(quality) for name, _, quality in parted)
 
 
 class _Headers:
