@@ -2,11 +2,11 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from moorage import errors, ids
 from moorage.messages import PlanReshape, ReshapeByInstructions
@@ -15,7 +15,7 @@ from placement_store.allocations import consumers
 from placement_store.allocations.consumers import Holding, Pair
 from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import isolated_groups
-from placement_store.db import change_feed
+from placement_store.db import bulk, change_feed
 from placement_store.db.names import ResourceClassNames, TraitNames
 from placement_store.db.retries import StaleRead
 from placement_store.db.store import reads, writes
@@ -27,6 +27,7 @@ from placement_store.reshapes import move_instructions, reshape, reshape_tree
 from placement_store.reshapes.described_children import NewChild
 from placement_store.reshapes.move_instructions import InstructedChanges
 from placement_store.reshapes.reshape_tree import ReshapeTree
+from placement_store.schema import consumers as consumer_table
 
 LOG = logging.getLogger(__name__)
 
@@ -133,8 +134,9 @@ def _changes(
     pairs: Mapping[tuple[str, str], Pair],
     numbers: Mapping[str, int],
 ) -> list[ConsumerChange]:
-    """Return the changes of the consumers whose allocations move."""
-    found = consumers.holdings(connection, {part.consumer_uuid for part in changes.reallocations})
+    """Return the changes of the consumers whose allocations move, and of migrations whose isolated groups do."""
+    uuids = {part.consumer_uuid for part in changes.reallocations}
+    found = consumers.holdings(connection, uuids | _migrations_with_groups(connection, uuids))
     after = {uuid: Counter(holding.amounts) for uuid, holding in found.items()}
     moved: dict[str, dict[str, set[str]]] = {uuid: {} for uuid in found}
     for part in changes.reallocations:
@@ -144,26 +146,45 @@ def _changes(
         for name, amount in part.resources.items():
             after[part.consumer_uuid][pairs[part.from_resource_provider, name]] -= amount
             after[part.consumer_uuid][pairs[part.to_resource_provider, name]] += amount
+    columns = {uuid: _isolated(holding, after, moved, numbers) for uuid, holding in found.items()}
     return [
-        ConsumerChange(
-            uuid=uuid, before=found[uuid], after=+held, columns=_isolated(found[uuid], +held, moved[uuid], numbers)
-        )
+        ConsumerChange(uuid=uuid, before=found[uuid], after=+held, columns=columns[uuid])
         for uuid, held in after.items()
+        if uuid in uuids or columns[uuid]
     ]
 
 
-def _isolated(
-    holding: Holding, after: Mapping[Pair, int], moved: Mapping[str, set[str]], numbers: Mapping[str, int]
-) -> dict[str, Any]:
-    """Return the column with the providers of a consumer's isolated groups, if it has any.
+def _migrations_with_groups(connection: Connection, instances: Collection[str]) -> set[str]:
+    """Return the migrations with isolated groups of these consumers, as far as they are instances that are moving."""
+    table = consumer_table.c
+    query = select(table.uuid).where(table.claim_id.is_not(None), table.isolated_groups.is_not(None))
+    return {row.uuid for row in bulk.select_in(connection, query, table.migration_of, sorted(instances))}
 
-    :param moved: by provider uuid, the providers to which amounts of the consumer were moved from there.
+
+def _isolated(
+    holding: Holding,
+    after: Mapping[str, Mapping[Pair, int]],
+    moved: Mapping[str, Mapping[str, Collection[str]]],
+    numbers: Mapping[str, int],
+) -> dict[str, Any]:
+    """Return the column with the providers of a consumer's isolated groups, if it changes.
+
+    The groups of a move's source are recorded with the migration. What a pool serves of them is held by the instance if
+    the destination uses the pool as well; so it is where the instance has it and the migration has nothing.
+
+    :param after: the amounts by consumer, also of providers where nothing is left.
+    :param moved: by consumer and provider uuid, the providers to which amounts were moved from there.
     """
-    document = holding.isolated_groups
-    if document is None:
+    if holding.isolated_groups is None:
         return {}
-    left = {provider_id for provider_id, _ in after}
-    # The tree is locked, and may have thousands of such consumers: read only the providers of this one.
-    named = {uuid for uuids in isolated_groups.decoded(document).values() for uuid in uuids}
-    emptied = {uuid for uuid in named if uuid in numbers and numbers[uuid] not in left}
-    return {"isolated_groups": isolated_groups.after_a_reshape(document, moved, emptied)}
+    own = {provider_id for provider_id, _ in holding.rows}
+    targets: dict[str, Collection[str]] = {}
+    emptied: set[str] = set()
+    for uuid in after.keys() & {holding.uuid, holding.migration_of}:
+        left = {provider_id for (provider_id, _), amount in after[uuid].items() if amount}
+        for source, places in moved[uuid].items():
+            if uuid == holding.uuid or numbers[source] not in own:
+                targets[source] = places
+                emptied |= {source} if numbers[source] not in left else set()
+    document = isolated_groups.after_a_reshape(holding.isolated_groups, targets, emptied)
+    return {} if document == holding.isolated_groups else {"isolated_groups": document}

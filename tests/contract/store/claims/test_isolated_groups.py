@@ -152,6 +152,44 @@ def test_groups_stay_isolated_during_and_after_a_move(
     assert is_kept_apart(reshaping, become(store, moving, host, other))
 
 
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_groups_served_by_a_pool_that_is_reshaped_during_a_move_stay_isolated(
+    store: Store, reshaping: Reshaping, outcome: str
+) -> None:
+    source, destination = (store.provider(name, VCPU=8) for name in ("source", "destination"))
+    pool = store.provider("pool")
+    gpus = [store.provider(f"gpu{number}", parent=pool, VGPU=4) for number in range(2)]
+    of_pool, groups = dict.fromkeys(gpus, GPU), {f"_{number}": (gpu,) for number, gpu in enumerate(gpus, 1)}
+    # Until the move ends, the instance holds what the pool serves to both sides.
+    moving = Moving(store, {source: {"VCPU": 1}, **of_pool}).build(isolated=groups)
+    moving.begin({destination: {"VCPU": 1}, **of_pool}, new={"isolated": groups})
+    moving.accept()
+    reshaping.move((gpus[0], {"VGPU": 4}, "part"), providers=(child("part", pool),))
+
+    moving.revert(guest_gone=True) if outcome == "revert" else moving.confirm()
+    with pytest.raises(errors.ImpossibleDeal, match="isolated"):
+        reshaping.move(("part", {"VGPU": 4}, gpus[1]))
+    reshaping.move((gpus[1], {"VGPU": 4}, gpus[0]))
+
+
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_a_reshape_during_a_resize_on_one_host_moves_the_groups_of_only_one_side(
+    store: Store, host: Host, reshaping: Reshaping, outcome: str
+) -> None:
+    moving = Moving(store, host.amounts).build(isolated=host.groups)
+    moving.begin(host.amounts, new={"isolated": host.groups})
+    moving.accept()
+    third = store.provider("third", parent=host.node, VGPU=1)
+    moving_one = dealt(moving.uuid, host.gpus[0], third, VGPU=1)
+    reshaping.move((host.gpus[0], {"VGPU": 1}, third), dealt=(moving_one,))
+
+    moving.revert(guest_gone=True) if outcome == "revert" else moving.confirm()
+    first, other = (host.gpus[0], third) if outcome == "revert" else (third, host.gpus[0])
+    with pytest.raises(errors.ImpossibleDeal, match="isolated"):
+        reshaping.move((first, {"VGPU": store.get(first).inventories["VGPU"].total}, host.gpus[1]))
+    reshaping.move((host.gpus[1], {"VGPU": 4}, other))
+
+
 @pytest.mark.parametrize("isolated", [True, False])
 def test_a_swap_keeps_the_isolation_of_groups(
     store: Store, host: Host, other: Host, reshaping: Reshaping, isolated: bool
