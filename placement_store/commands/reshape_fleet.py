@@ -57,6 +57,10 @@ def plan_entry(placement: MessageClient, entry: Entry, search_steps: int, *, aga
         raise
     except errors.MoorageError as refusal:
         return EntryOutcome(entry, REFUSED, before, reason=str(refusal))
+    if appeared := plan.inventories.keys() - plan.created.keys() - {known.uuid for known in before.values()}:
+        # Neither its inventories before the reshape are known, nor whether the entry has been carried out.
+        reason = f"provider {min(appeared)} was created meanwhile: run the same file again"
+        return EntryOutcome(entry, REFUSED, before, reason=reason)
     return EntryOutcome(entry, PLANNED, before, plan)
 
 

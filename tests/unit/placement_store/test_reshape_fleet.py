@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from moorage import errors
 from moorage.ids import derived
@@ -29,6 +30,7 @@ class FakePlacement:
         self.generation = 1
         self.totals = totals
         self.refusal: errors.MoorageError | None = None
+        self.plan = ReshapePlan()
 
     def provider(self, name: str) -> ResourceProvider:
         inventories = {class_name: Inventory(total=total) for class_name, total in self.totals[name].items()}
@@ -47,7 +49,7 @@ class FakePlacement:
             case PlanReshape():
                 if self.refusal is not None:
                     raise self.refusal
-                answer = ReshapePlan()
+                answer = self.plan
             case _:
                 raise AssertionError(message)
         return answer
@@ -97,6 +99,18 @@ def test_a_host_that_was_moved_before_is_recognised_by_its_inventories(
 ) -> None:
     assert state(FakePlacement(**totals), what) == expected
     assert state(FakePlacement(**totals), what, again=True) == PLANNED
+
+
+def test_a_host_whose_child_was_created_between_two_reads_is_refused() -> None:
+    placement = FakePlacement(host={"VGPU": 8})
+    child = derived("fleet", "gpu0")
+    placement.plan = ReshapePlan(inventories={derived("fleet", "host"): {}, child: {"VGPU": Inventory(total=4)}})
+    outcome = reshape_fleet.plan_entry(placement, HALF, 1000, again=False)
+    assert (outcome.state, outcome.plan) == (REFUSED, None)
+    assert outcome.reason == f"provider {child} was created meanwhile: run the same file again"
+
+    placement.plan = structs.replace(placement.plan, created={child: "gpu0"})
+    assert state(placement, HALF) == PLANNED
 
 
 def test_a_chain_of_moves_is_judged_by_its_ends() -> None:
