@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from conductor.commands.migration import MIGRATION_COLUMNS, migration_row
-from conductor.commands.order import INSTANCE_COLUMNS, REQUEST_ID, OrderCommand, add_wait
+from conductor.commands.order import BASE_REQUEST_ID, INSTANCE_COLUMNS, OrderCommand, add_wait
 from moorage import errors, ids
 from moorage.cli import request_arguments
 from moorage.cli.arguments import Argument, argument
@@ -54,7 +54,7 @@ class _ServerOrder(OrderCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        REQUEST_ID(parser)
+        BASE_REQUEST_ID(parser)
         add_wait(parser, f"{self.comes_to}; the exit status is 1 if any is not")
         return parser
 

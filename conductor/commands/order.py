@@ -58,6 +58,13 @@ REQUEST_ID = argument(
     metavar="ID",
     help="Id of the request, which appears in all log lines about it (default: a new uuid)",
 )
+#: The same for a command that gives an order for each of some servers.
+BASE_REQUEST_ID = argument(
+    "--request-id",
+    type=_not_empty,
+    metavar="ID",
+    help="Id of the request (default: a new uuid). Log lines have an id that is derived from it for each server",
+)
 WAIT_TIMEOUT = argument(
     "--wait-timeout",
     type=not_negative,

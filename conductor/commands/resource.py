@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from conductor.commands.order import REQUEST_ID, WAIT_TIMEOUT, OrderCommand
+from conductor.commands.order import BASE_REQUEST_ID, WAIT_TIMEOUT, OrderCommand
 from moorage import ids
 from moorage.cli import group_options
 from moorage.cli.arguments import Argument, argument
@@ -25,7 +25,7 @@ class _ResourceOrder(OrderCommand):
         argument("instance", metavar="INSTANCE", help="Instance (name or uuid)"),
         argument("name", metavar="NAME", help="Name of the resource group"),
         argument("--no-wait", dest="wait", action="store_false", help="Do not wait for the end of the operation"),
-        REQUEST_ID,
+        BASE_REQUEST_ID,
         WAIT_TIMEOUT,
     )
 

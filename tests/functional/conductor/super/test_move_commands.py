@@ -9,6 +9,7 @@ from support.processes.stopwatch import Stopwatch
 
 from conductor.commands.instance import InstanceBuildCommand
 from moorage import ids
+from moorage.cli.shell import main
 from moorage.messages import BuildInstances
 
 
@@ -32,6 +33,24 @@ def test_a_server_is_migrated_and_confirmed_resized_and_reverted_by_command(worl
     flavor = world.show(uuid).flavor
     assert (flavor.vcpus, flavor.memory_mb) == (8, 1024)
     assert moorage("instance", "revert", uuid, "--wait")[0] == 0
+
+
+def test_the_request_id_of_a_move_is_derived_from_the_given_id_as_the_help_says(
+    world: MovingWorld, moorage: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uuid = world.active()
+
+    status, [row] = moorage("instance", "migrate", uuid, "--request-id", "given", "--wait")
+
+    assert status == 0
+    derived = ids.derived("given", "order", uuid)
+    assert moorage("migration", "show", row["uuid"])[1]["request_id"] == derived
+    with world.records.engine.connect() as connection:
+        query = "SELECT request_id FROM conductor_operations WHERE kind = 'move'"
+        assert connection.exec_driver_sql(query).scalars().all() == [derived], "the id of all log lines of its steps"
+    for command in ("migrate", "attach-resource"):
+        assert main(["instance", command, "--help"]) == 0
+        assert "Log lines have an id that is derived from it" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_resize_gives_and_takes_extra_specs_and_leaves_the_others(world: MovingWorld, moorage: Any) -> None:
