@@ -4,6 +4,7 @@
 
     select ──> hand_over ──> (end)
      └─┘ again   └──> release ──> (end)
+                       └─┘ the next ones
 
 A request for several instances is all or nothing. It is repeated until it is answered or the build gives it up.
 """
@@ -33,6 +34,9 @@ LOG = logging.getLogger(__name__)
 
 #: A request that met these errors is tried more often.
 _AWAY = (errors.StoreUnavailable, errors.BusUnavailable)
+#: The most instances that one step releases: a conductor that stops waits for the end of the step, and a step that
+#: fails is repeated as a whole. Arbitrary: two calls for each of them take less than a second.
+_RELEASED_TOGETHER = 20
 
 
 class SelectStep(Value, frozen=True, kw_only=True):
@@ -245,10 +249,12 @@ class SuperBuilds(SuperPart):
     def release(self, operation: Operation) -> CommitStep:
         """Delete the allocations of instances in error for good, so that a late request can claim nothing for them.
 
-        The policy decides whether foreign allocations are deleted too; the instance's reason names them.
+        The next step releases those beyond the first ones. The policy decides whether foreign allocations are deleted
+        too; the instance's reason names them.
         """
         payload, writes, foreign = operation.read(HandOverStep), self._super.writes, dict[str, str]()
-        for uuid in payload.release:
+        rest = payload.release[_RELEASED_TOGETHER:]
+        for uuid in payload.release[:_RELEASED_TOGETHER]:
             if (stays := why_kept(self._super.placement, uuid)) is not None:
                 LOG.warning("Nothing is released: %s", stays)
                 continue
@@ -264,7 +270,7 @@ class SuperBuilds(SuperPart):
 
         def record(connection: Connection) -> Outcome:
             super_records.add_to_reasons(connection, foreign)
-            return Ended(payload.reason)
+            return Next("release", structs.replace(payload, release=rest)) if rest else Ended(payload.reason)
 
         return record
 

@@ -1,13 +1,16 @@
 """Test builds with large request specs: the broker accepts every message to their cell, or the order is refused."""
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import pytest
 from msgspec import structs
 from support.conductor.builders import wait_until
 from support.conductor.fake_cell import FakeCell
-from support.conductor.moving_world import MovingWorld
+from support.conductor.moving_world import MovingPlacement, MovingWorld
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
@@ -15,6 +18,7 @@ from moorage.bus.message_size import MAX_MESSAGE
 from moorage.messages import (
     BuildInCell,
     BuildInstances,
+    DeleteAllocations,
     Done,
     ListInstances,
     ListOperations,
@@ -22,7 +26,7 @@ from moorage.messages import (
     ResizeInstance,
     ShowInstance,
 )
-from moorage.messages.wire import encode
+from moorage.messages.wire import Mutation, R, encode
 from moorage.model import Flavor, Image, RequestSpec, ResourceGroup
 
 #: The request specs of this number of instances have 24 MiB, and RabbitMQ 4 accepts messages of 16 MiB.
@@ -55,6 +59,39 @@ def test_a_build_is_handed_over_in_messages_that_the_broker_takes(world: MovingW
     assert max(size(message) for message in messages) <= MAX_MESSAGE
     assert [build.instance_uuid for message in messages for build in message.builds] == uuids
     assert len({message.request_id for message in messages}) == len(messages)
+
+
+class AwayOnce(MovingPlacement):
+    """Is away once, when it is to release the last one of the instances."""
+
+    def __init__(self, last: str) -> None:
+        super().__init__()
+        self.last = last
+        self.asked: Counter[str] = Counter()
+
+    def once(self, message: Mutation[Any], work: Callable[[], R]) -> R:
+        if isinstance(message, DeleteAllocations):
+            self.asked[message.consumer_uuid] += 1
+            if message.consumer_uuid == self.last and self.asked[self.last] == 1:
+                raise errors.StoreUnavailable(schema="main", reason="it is away")
+        return super().once(message, work)
+
+
+def test_instances_that_a_cell_has_refused_are_released_in_parts_so_that_an_interruption_repeats_only_one(
+    world: MovingWorld,
+) -> None:
+    uuids = [ids.fresh() for _ in range(COUNT)]
+    placement = world.replace(AwayOnce(uuids[-1]))
+    world.cell.refusing["build_instances"] = "it takes nothing"
+
+    world.build(*uuids)
+
+    wait_until(lambda: uuids[-1] in placement.deleted)
+    wait_until(lambda: world.pending("conductor") == 0)
+    assert placement.deleted == set(uuids)
+    assert placement.asked[uuids[-1]] == 2
+    assert placement.asked[uuids[0]] == 1
+    assert {world.show(uuid).reason for uuid in uuids} == {"Not possible now: it takes nothing."}
 
 
 class RefusingAPart(FakeCell):
