@@ -39,6 +39,15 @@ class CellClient:
         """
         return self._client.call(message, timeout=timeout)
 
+    def unless_ended(self, message: Message[R], ended: threading.Event, timeout: float | None = None) -> R:
+        """Call as :meth:`until_answered` does, but not at all once ``ended`` is set.
+
+        A round of many messages then ends with the one in progress.
+        """
+        if ended.is_set():
+            raise Interrupted
+        return self.until_answered(message, ended, timeout)
+
     def until_answered(self, message: Message[R], interrupt: threading.Event, timeout: float | None = None) -> R:
         """Call until a conductor answers, each time with the same ids.
 

@@ -116,7 +116,7 @@ class Reporter:
         of_others: dict[str, str] = {}
         for batch in in_batches(intended, _NAMES_AT_ONCE) or ((),):
             message = self._numbering.message(ReportHostsInCell, intended=tuple(batch))
-            answer = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
+            answer = self._cell.unless_ended(message, self._ended, timeout=_PATIENCE)
             self._take(message, answer)
             self._introduced = message.incarnation
             of_others |= answer.of_others
@@ -183,7 +183,7 @@ class Reporter:
         message = self._numbering.message(ReportHostsInCell, hosts=tuple(batch), started=tuple(new))
         try:
             with context.bound(request_id=message.request_id):
-                answer = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
+                answer = self._cell.unless_ended(message, self._ended, timeout=_PATIENCE)
         except AT_FAULT as refusal:
             if len(batch) == 1:
                 LOG.error("A report is refused and repeated with the next one: %s (%r)", refusal, batch[0])

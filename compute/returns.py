@@ -171,7 +171,7 @@ class Returns:
         return _Guests(host, guests, tuple(named.values()), unfinished, stopped)
 
     def _ask(self, message: Message[R]) -> R:
-        return self._cell.until_answered(message, self._ended)
+        return self._cell.unless_ended(message, self._ended)
 
 
 def _wait_while_some_end(outcomes: Collection[Future[None]]) -> None:

@@ -102,7 +102,7 @@ class Tracker:
         nodes = tuple(host.compute_node_uuid for host in hosts)
         try:
             message = ListProviderTreesInCell(uuids=nodes)
-            found = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
+            found = self._cell.unless_ended(message, self._ended, timeout=_PATIENCE)
         except errors.ReplyTooLarge as fault:
             if len(hosts) == 1:
                 LOG.error("The providers of host %s cannot be read: %s", hosts[0].service_host, fault)
@@ -171,7 +171,7 @@ class Tracker:
         )
         try:
             with context.bound(request_id=message.request_id):
-                answer = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
+                answer = self._cell.unless_ended(message, self._ended, timeout=_PATIENCE)
         except errors.ProviderGenerationConflict as conflict:
             LOG.info("The inventories of hosts are read again: %s", conflict)
             self._after_conflict(changes, tries, conflict)
@@ -242,7 +242,7 @@ class Tracker:
         )
         try:
             with context.bound(request_id=message.request_id):
-                plan = self._cell.until_answered(message, self._ended)
+                plan = self._cell.unless_ended(message, self._ended)
         except errors.MoorageError as refusal:
             self._give_up(change, refusal)
             self._inform(change, partial(self._driver.reshape_refused, change.host, refusal))

@@ -1,12 +1,18 @@
 """Test reports of an agent while its heartbeats are sent by another thread."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
+import pytest
+from msgspec import structs
+
+from compute.cell_client import CellClient, Interrupted
 from compute.numbering import Numbering
 from compute.reports import Reporter
+from compute.tracker import Tracker
 from moorage import ids
-from moorage.messages import HostsReported, ReportHostsInCell
+from moorage.messages import HostsReported, ListProviderTreesInCell, ReportHostsInCell
+from moorage.messages.wire import Message
 from moorage.model import HostReport
 
 HOST = HostReport(service_host="h1", nodename="h1", compute_node_uuid=ids.fresh(), agent="agent")
@@ -15,8 +21,10 @@ HOST = HostReport(service_host="h1", nodename="h1", compute_node_uuid=ids.fresh(
 class OneHost:
     """A driver with one host that is alive, and at the same time its empty list of returning hosts."""
 
+    listed: Sequence[HostReport] = (HOST,)
+
     def hosts(self) -> Sequence[HostReport]:
-        return [HOST]
+        return self.listed
 
     def alive(self) -> Sequence[str]:
         return ["h1"]
@@ -39,6 +47,9 @@ class Trees:
     def is_reported(self, _host: HostReport) -> bool:
         return True
 
+    def stop(self) -> None:
+        pass
+
     def forget(self, _hosts: Sequence[HostReport] | None = None) -> None:
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
@@ -58,7 +69,7 @@ class Cell:
             self.described.append(message.incarnation)
         return HostsReported(superseded=superseded)
 
-    def until_answered(self, message: ReportHostsInCell, _interrupt: object, **_how: Any) -> HostsReported:
+    def unless_ended(self, message: ReportHostsInCell, _ended: object, **_how: Any) -> HostsReported:
         return self.once(message)
 
 
@@ -76,3 +87,52 @@ def test_hosts_are_described_again_if_a_heartbeat_is_superseded_while_a_report_b
 
     assert cell.described[1:] == [numbering.incarnation]
     assert cell.described[0] != numbering.incarnation
+
+
+def many_hosts() -> Any:
+    """Return a driver with more hosts than two messages have."""
+    driver = OneHost()
+    driver.listed = [
+        structs.replace(HOST, service_host=f"h{n}", nodename=f"h{n}", compute_node_uuid=ids.derived("host", n))
+        for n in range(2500)
+    ]
+    return driver
+
+
+class Stopping:
+    """A client of a cell that answers a message of a kind only after the agent has begun to stop."""
+
+    def __init__(self, kind: type[Message[Any]], answer: object) -> None:
+        self.kind = kind
+        self.answer = answer
+        self.stop: Callable[[], object] = lambda: None
+        self.sent: list[Message[Any]] = []
+
+    def call(self, message: Message[Any], **_how: Any) -> object:
+        is_awaited = isinstance(message, self.kind) and not getattr(message, "intended", None)
+        if is_awaited:
+            self.sent.append(message)
+            self.stop()
+        return self.answer if is_awaited else HostsReported()
+
+
+def test_an_agent_that_stops_describes_no_more_hosts_after_the_message_in_progress() -> None:
+    driver, client = many_hosts(), Stopping(ReportHostsInCell, HostsReported())
+    made: Any = (driver, CellClient(cast(Any, client)), Trees(), driver, Numbering("agent"))
+    reporter = Reporter(*made)
+    client.stop = reporter.stop
+
+    reporter.report()
+
+    assert len(client.sent) == 1
+
+
+def test_an_agent_that_stops_reads_no_more_trees_after_the_message_in_progress() -> None:
+    driver, client = many_hosts(), Stopping(ListProviderTreesInCell, [])
+    tracker = Tracker(driver, CellClient(cast(Any, client)), Numbering("agent"))
+    client.stop = tracker.stop
+
+    with pytest.raises(Interrupted):
+        tracker.track(driver.hosts())
+
+    assert len(client.sent) == 1
