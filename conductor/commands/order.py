@@ -111,10 +111,12 @@ class OrderCommand(Configured, Lister):
         sent_before, self._is_sent = self._is_sent, True
         try:
             return conductor.call(message)
-        except _MAY_BE_RECORDED:
-            raise
-        except errors.MoorageError:
-            self._is_sent = sent_before
+        except errors.MoorageError as fault:
+            if not isinstance(fault, _MAY_BE_RECORDED):
+                self._is_sent = sent_before
+            if isinstance(fault, errors.RequestIdReused | errors.RequestInProgress):
+                # With the id that is derived from the given one for a server, the command would give another order.
+                raise type(fault)(request_id=self._request_id or fault.request_id) from fault
             raise
 
     def order_each(self, uuids: Sequence[str], order: Callable[[str], T]) -> list[T]:

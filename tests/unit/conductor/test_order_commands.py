@@ -142,6 +142,16 @@ def test_a_refused_order_is_not_to_be_repeated(caplog: pytest.LogCaptureFixture)
     assert "Repeat it" not in caplog.text
 
 
+@pytest.mark.parametrize("kind", [errors.RequestIdReused, errors.RequestInProgress])
+def test_an_error_about_the_id_of_an_order_names_the_id_that_the_operator_has_given(
+    kind: type[errors.MoorageError],
+) -> None:
+    command = Ordering(Shell(), None, "instance migrate")
+    command.fault = kind(request_id=ids.derived("r", "order", "a"))
+    with pytest.raises(kind, match=r"request( id)? r "):
+        command.run(GIVEN)
+
+
 @pytest.mark.parametrize(
     "command",
     [
