@@ -163,6 +163,7 @@ class InstanceDelete(OrderCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Send the order, and wait if `--wait` is given."""
-        uuids = self.instance_uuids(parsed_args.uuid)
+        # If the command is repeated, some of them may be deleted already.
+        uuids = self.instance_uuids(parsed_args.uuid, or_deleted=True)
         self.order_each(uuids, lambda uuid: self.order(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid)))
         return INSTANCE_COLUMNS, self.wait(parsed_args, uuids, "deleted", "deleting")

@@ -97,10 +97,10 @@ class OrderCommand(Configured, Lister):
                 LOG.error("An order was sent and may be recorded. Repeat %s", how)
             raise
 
-    def instance_uuids(self, given: Sequence[str]) -> list[str]:
-        """Return the uuids of the instances with these names or uuids; raises as :func:`instance_uuid`."""
+    def instance_uuids(self, given: Sequence[str], *, or_deleted: bool = False) -> list[str]:
+        """Return the uuids of the instances with these names or uuids; see :func:`instance_uuid`."""
         with _before_sending():
-            return [instance_uuid(self.client("conductor"), named) for named in given]
+            return [instance_uuid(self.client("conductor"), named, or_deleted=or_deleted) for named in given]
 
     def order(self, message: Mutation[R]) -> R:
         """Send an order to the super conductor; if it was certainly not sent, log that."""

@@ -215,15 +215,18 @@ def _each(
         message = structs.replace(message, after=max(key(each) for each in part))
 
 
-def instance_uuid(conductor: MessageClient, given: str) -> str:
+def instance_uuid(conductor: MessageClient, given: str, *, or_deleted: bool = False) -> str:
     """Return the uuid of the existing instance with this name; a uuid is returned unchanged, without a call.
 
+    :param or_deleted: if none of this name exists, return the newest deleted one.
     :raises InstanceNotFound: no instance has this name.
     :raises InvalidRequest: several instances have this name.
     """
     if uuid := ids.canonical(given):
         return uuid
     found = [instance.uuid for instance in instances(conductor, ListInstances(name=given))]
+    if not found and or_deleted:
+        found = [instance.uuid for instance in instances(conductor, ListInstances(name=given, deleted=True))][-1:]
     if not found:
         raise errors.InstanceNotFound(kind="instance", name=given)
     if len(found) > 1:

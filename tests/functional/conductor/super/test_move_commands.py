@@ -53,6 +53,22 @@ def test_the_request_id_of_a_move_is_derived_from_the_given_id_as_the_help_says(
         assert "Log lines have an id that is derived from it" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_deletion_by_names_that_was_interrupted_is_completed_by_repeating_the_command(
+    world: MovingWorld, moorage: Any
+) -> None:
+    size = ("--vcpus", "1", "--memory-mb", "1024")
+    _status, built = moorage("instance", "build", *size, "--name", "web", "--count", "2", "--wait")
+    assert moorage("instance", "delete", "web-1", "--wait")[0] == 0
+
+    status, rows = moorage("instance", "delete", "web-1", "web-2", "--wait")
+
+    assert (status, [row["state"] for row in rows]) == (0, ["deleted", "deleted"])
+    assert [row["uuid"] for row in rows] == [row["uuid"] for row in built]
+    assert moorage("instance", "delete", "web")[0] == 1
+    _status, [again] = moorage("instance", "build", *size, "--name", "web-1", "--wait")
+    assert moorage("instance", "delete", "web-1", "--wait")[1][0]["uuid"] == again["uuid"], "the one that exists"
+
+
 def test_a_resize_gives_and_takes_extra_specs_and_leaves_the_others(world: MovingWorld, moorage: Any) -> None:
     uuid = world.active()
 
