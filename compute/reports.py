@@ -186,7 +186,9 @@ class Reporter:
                 answer = self._cell.unless_ended(message, self._ended, timeout=_PATIENCE)
         except AT_FAULT as refusal:
             if len(batch) == 1:
-                LOG.error("A report is refused and repeated with the next one: %s (%r)", refusal, batch[0])
+                # Its attributes may be megabytes long, and each report logs this.
+                host = batch[0].service_host
+                LOG.error("The description of host %s is refused; it is sent again next time: %s", host, refusal)
                 return
             for half in halves(batch):
                 self._describe(half)

@@ -10,7 +10,7 @@ from compute.cell_client import CellClient, Interrupted
 from compute.numbering import Numbering
 from compute.reports import Reporter
 from compute.tracker import Tracker
-from moorage import ids
+from moorage import errors, ids
 from moorage.messages import HostsReported, ListProviderTreesInCell, ReportHostsInCell
 from moorage.messages.wire import Message
 from moorage.model import HostReport
@@ -136,3 +136,30 @@ def test_an_agent_that_stops_reads_no_more_trees_after_the_message_in_progress()
         tracker.track(driver.hosts())
 
     assert len(client.sent) == 1
+
+
+class RefusingCell(Cell):
+    """A cell that refuses every description."""
+
+    def once(self, message: ReportHostsInCell, **_how: Any) -> HostsReported:
+        if message.hosts:
+            raise errors.RequestTooLarge(method="report_hosts", size=2**24, limit=2**23)
+        return HostsReported()
+
+
+class OneLongHost(OneHost):
+    """A driver whose host has attributes that are too long for a message."""
+
+    def hosts(self) -> Sequence[HostReport]:
+        return [structs.replace(HOST, attributes={"topology": "x" * 2**20})]
+
+
+def test_a_refused_description_is_logged_by_its_host_and_not_with_its_attributes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made: Any = (OneLongHost(), RefusingCell(), Trees(), OneHost(), Numbering("agent"))
+    Reporter(*made).report()
+    [record] = caplog.records
+    assert "host h1 is refused" in record.getMessage()
+    assert "16777216 bytes" in record.getMessage()
+    assert len(record.getMessage()) < 1000
