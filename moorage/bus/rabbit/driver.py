@@ -34,6 +34,8 @@ _CONTEXT = "_context_"
 _LONGEST_POLL = 0.5
 #: If a wait or pause is longer than intended by this many seconds, the process was suspended or busy. Arbitrary.
 _STANDSTILL = 0.1
+#: The most bytes in the name of a queue: the protocol has one byte for their number.
+_LONGEST_QUEUE_NAME = 255
 #: Seconds between two tries to send a reply to a missing queue. Arbitrary.
 _REPLY_INTERVAL = 0.25
 
@@ -191,9 +193,11 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
         """Return a call as the library would build it, but without the library's three copies of the context."""
         ctxt = {name.removeprefix(_CONTEXT): value for name, value in call.items() if name.startswith(_CONTEXT)}
         message = {name: value for name, value in call.items() if not name.startswith("_")}
-        msg_id, reply_q = call.get("_msg_id"), call.get("_reply_q")
+        # Without the name of a queue, no answer can be sent: the call is a cast.
+        of_caller = call if _may_be_queue(call.get("_reply_q")) else {}
+        msg_id, reply_q, timeout = map(of_caller.get, ("_msg_id", "_reply_q", "_timeout"))
         caches = self._obsolete_reply_queues, self._message_operations_handler
-        return RabbitMessage(self, ctxt, message, msg_id, msg_id, reply_q, call.get("_timeout"), *caches)
+        return RabbitMessage(self, ctxt, message, msg_id, msg_id, reply_q, timeout, *caches)
 
     def _earliest(self) -> float:
         """Return the earliest time at which the message that was just read may have reached the socket."""
@@ -201,6 +205,11 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
         if since - until > _STANDSTILL:
             return float(until)
         return float(since) if now - since > _LONGEST_POLL + _STANDSTILL else now
+
+
+def _may_be_queue(name: object) -> bool:
+    """Return whether a queue may have this name, which is a peer's content."""
+    return isinstance(name, str) and 0 < len(name.encode(errors="surrogatepass")) <= _LONGEST_QUEUE_NAME
 
 
 class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]

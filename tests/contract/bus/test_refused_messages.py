@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.bus.greeting_service import Cloud, GreetingService
+from support.bus.greeting_service import Cloud, Greet, GreetingService
 
 from moorage import errors
 
@@ -71,3 +71,21 @@ def test_no_heartbeats_are_sent_to_the_caller_of_a_refused_call(
         with pytest.raises(UnsupportedVersion):
             send(monitored=4, version="1.99")
     assert not heartbeat_senders()
+
+
+def test_a_message_without_the_name_of_a_reply_queue_is_carried_out_and_holds_up_no_other(
+    cloud: Cloud, caplog: pytest.LogCaptureFixture
+) -> None:
+    cloud.serve(GreetingService(), threads=1)
+    target = oslo_messaging.Target(exchange="moorage", topic=cloud.topic)
+    driver = cloud.caller.new_transport()._driver
+    cloud.client().call(Greet(name="Ada"))  # the topic's queue exists from now on
+    unusable: tuple[Any, ...] = (None, "", 5, 1.5, True, ["reply"], {}, "x" * 256, "é" * 128)
+    with caplog.at_level(logging.WARNING):
+        for reply_queue in unusable:
+            message = {**GREET, "_msg_id": "m", "_reply_q": reply_queue, "_timeout": 4}
+            driver.send(target, {}, message, wait_for_reply=False)
+        # The only thread answers it after the others.
+        assert cloud.client().call(Greet(name="Ada")).text == "Hello Ada"
+    assert not caplog.records
+    driver.cleanup()
