@@ -291,8 +291,9 @@ class Funnel:
                 mask[row] = _passes(plugin, view.host(row), request)
             return mask
         mask = plugin.mask(view, request)
-        if mask.shape != (len(view),) or mask.dtype != np.bool_:
-            raise TypeError(f"its mask is {mask.dtype}{mask.shape} and not bool({len(view)},)")
+        # A masked array hides the answers for some hosts: these would be neither passed nor refused.
+        if isinstance(mask, np.ma.MaskedArray) or mask.shape != (len(view),) or mask.dtype != np.bool_:
+            raise TypeError(f"its mask is {type(mask).__name__} {mask.dtype}{mask.shape} and not bool({len(view)},)")
         return mask
 
     def _contribution(
@@ -330,8 +331,10 @@ class Funnel:
             scores = scores.astype(np.float64, copy=False)
         else:
             every = plugin.scores(view, request)
-            if every.shape != (len(view),) or every.dtype.kind not in "fiub":
-                raise TypeError(f"its scores are {every.dtype}{every.shape} and not float64({len(view)},)")
+            is_masked = isinstance(every, np.ma.MaskedArray)
+            if is_masked or every.shape != (len(view),) or every.dtype.kind not in "fiub":
+                found = f"{type(every).__name__} {every.dtype}{every.shape}"
+                raise TypeError(f"its scores are {found} and not float64({len(view)},)")
             scores = every[rows].astype(np.float64, copy=False)
         if not (finite := np.isfinite(scores)).all():
             place = int(np.flatnonzero(~finite)[0])

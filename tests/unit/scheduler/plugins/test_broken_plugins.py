@@ -56,6 +56,8 @@ ACTIONS: dict[str, Callable[[Any], Any]] = {
     "answers words": lambda _: "yes",
     "answers a list": lambda view: [True] * len(view),
     "answers too much": lambda view: np.ones(len(view) + 1),
+    "hides its answers": lambda view: np.ma.masked_equal(np.zeros(len(view), dtype=np.bool_), 0),
+    "hides one number": lambda view: np.ma.masked_equal(np.arange(len(view)), 1),
     "answers objects": lambda view: np.array([None] * len(view)),
     "answers complex numbers": lambda view: np.ones(len(view)) * 1j,
     "answers no numbers": lambda view: np.full(len(view), np.nan),
