@@ -204,7 +204,7 @@ class Funnel:
         except PLUGIN_EXCEPTIONS:
             LOG.warning("The filter %s gives no reason for refusing host %s", name, host.service_host, exc_info=True)
             return reason_of(plugin)
-        return shortened(reason, _LONGEST_REASON) if isinstance(reason, str) and reason else reason_of(plugin)
+        return shortened(reason, _LONGEST_REASON) if isinstance(reason, str) and reason.strip() else reason_of(plugin)
 
     def rank(self, view: Snapshot, request: RequestSpec, feasible: BoolArray, seed: int) -> Ranking:
         """Return the feasible hosts with their weights: the sums of what the weighers contribute.
@@ -352,7 +352,7 @@ def _seconds_metric(kind: str, name: str) -> Any:
 def reason_of(refuser: Filter | RequestRefused) -> str:
     """Return a filter's own reason for refusing hosts, or a refusal's reason; without one, the default of filters."""
     reason = getattr(refuser, "reason", None)
-    return reason if isinstance(reason, str) and reason else Filter.reason
+    return reason if isinstance(reason, str) and reason.strip() else Filter.reason
 
 
 def is_for_single_hosts(plugin: Filter | Weigher) -> bool:

@@ -209,6 +209,22 @@ def test_a_filter_may_answer_with_a_boolean_of_numpy(answer: bool) -> None:
     assert filtered.left.tolist() == [True]
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\n"])
+def test_a_filter_that_gives_a_blank_as_its_reason_has_the_reason_of_its_class_or_of_all_filters(blank: str) -> None:
+    class Blank(AnsweringFilter):
+        reason = "is in another rack"
+
+        def why(self, host: Host, request: RequestSpec) -> str:
+            return blank
+
+    snapshot = host_cache([host_row(1)]).snapshot()
+    funnel = Funnel([Named("blank", Blank({"answer": False}))], [])
+    assert funnel.reasons_against(snapshot.host(0), spec()) == ["is in another rack"]
+    Blank.reason = blank
+    assert funnel.reasons_against(snapshot.host(0), spec()) == ["was refused"]
+    assert funnel.filter(snapshot, spec(), everyone(snapshot)).counts()[0].reason == "was refused"
+
+
 class BySpeed(Weigher):
     """A weigher that needs a numeric attribute."""
 
