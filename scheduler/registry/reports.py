@@ -59,8 +59,9 @@ _NO_FLAGS: Mapping[str, Any] = {"disabled": False, "disabled_reason": None, "for
 def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
     """Write a cell's report. A report without changes writes only heartbeats.
 
-    :return: the hosts that the cell must describe, because they are unknown, their description is from a backup, or a
-        provider was deleted, and the numbers of registered descriptions that are newer than those of the report.
+    :return: the hosts that the cell must describe, because they are unknown, their description is from a backup, or
+        they or a provider were deleted; and the numbers of registered descriptions that are newer than those of the
+        report.
     :raises CellNotFound: the cell does not exist.
     :raises InvalidRequest: there is not exactly one description number for each description.
     :raises StaleRead: the provider of a new host was created or deleted concurrently; a new transaction may succeed.
@@ -160,7 +161,10 @@ def _describe(
     mirror.add_new_nodes(connection, message.cell_uuid, extended)
     # These descriptions may have been sent before the agents were asked to report the providers again.
     written = [host for host in known if host.id in changed or host.id in numbers]
-    return newer, {host.service_host for host in written if host.description_number < 0}
+    lacking = {host.service_host for host in written if host.description_number < 0}
+    # A host whose description has changed before is rarely new: it was deleted, with its providers and its other nodes.
+    deleted = {host.service_host for host in new if host.description_number > 1} - registered
+    return newer, lacking | deleted
 
 
 def _registered(connection: Connection, message: ReportHosts) -> list[_RegisteredHost]:

@@ -17,6 +17,7 @@ from moorage.messages import (
     DeleteAllocations,
     DeleteHost,
     EndMove,
+    HostsRegistered,
     ListResourceProviders,
     PutAllocations,
     ReportHosts,
@@ -190,6 +191,23 @@ def test_a_deleted_host_that_is_reported_again_is_a_new_host(rig: Rig) -> None:
     rig.add_hosts([0])
     [[claimed]] = scheduler.select(select("i1"))
     assert claimed.service_host == "host0"
+
+
+def test_a_deleted_host_whose_description_comes_before_a_heartbeat_is_unknown_until_it_is_described_again(
+    rig: Rig,
+) -> None:
+    def described(number: int) -> HostsRegistered:
+        host = report(0, attributes={"power": number})
+        message = ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], hosts=(host,), numbers=(number,))
+        return rig.host_reports.report_hosts(message)
+
+    assert described(1) == HostsRegistered()
+    force_down(rig)
+    delete(rig)
+
+    # The agent has not reported the host's providers again: only its description has changed.
+    assert described(2) == HostsRegistered(unknown=("host0",))
+    assert described(3) == HostsRegistered()
 
 
 def test_a_dry_run_is_refused_like_a_deletion_and_deletes_nothing(rig: Rig) -> None:

@@ -157,6 +157,7 @@ def test_every_number_that_a_description_may_have_is_stored(rig: Rig) -> None:
 
 
 def test_at_the_greatest_number_the_last_description_counts(rig: Rig) -> None:
+    described(rig, (report(1), 1))
     for renamed in (report(1), report(1, availability_zone="north"), report(1, nodename="host1.example")):
         assert described(rig, (renamed, 2_000_000_000)) == HostsRegistered()
         found = states(rig)["host1"]
@@ -205,7 +206,7 @@ def test_a_host_with_a_node_whose_provider_is_deleted_is_unknown_until_it_is_des
 ) -> None:
     nodes = [report(number, service_host="host") for number in (1, 2)]
     rig.report_providers(*(ProviderReport(uuid=node_uuid(number), name=f"node{number}") for number in (1, 2)))
-    assert described(rig, *((node, 5) for node in nodes), (report(3), 5)) == HostsRegistered()
+    assert described(rig, *((node, 1) for node in nodes), (report(3), 1)) == HostsRegistered()
     assert alive(rig, 1.0, "host", "host3") == HostsRegistered()
 
     rig.delete_provider(node_uuid(deleted))
