@@ -4,6 +4,7 @@ Schedulers follow the feed to keep their views up to date. Every change of data 
 row. So a follower needs only the ids and ``seq`` of all rows to find those that it has missed.
 """
 
+import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
@@ -35,6 +36,8 @@ PRUNED_AT_ONCE = 10_000
 
 #: More than the number of changes that a restore can have lost.
 _LEAP = 2**32
+#: The most leaps of a new history. It keeps the sums of `seq` within 64 bits, which SQLite adds up in.
+_MOST_LEAPS = 1000
 
 # Built once: it takes SQLAlchemy longer to build a statement than to run it.
 _SINCE = (
@@ -165,18 +168,27 @@ _NUMBERS = (
 )
 
 
-def begin_history(connection: Connection) -> None:
+def any_leaps() -> int:
+    """Return the number of leaps of a new history: random, as the same backup may be restored twice."""
+    return 1 + secrets.randbelow(_MOST_LEAPS)
+
+
+def begin_history(connection: Connection, leaps: int | None = None) -> None:
     """Begin a new history of a store restored from a backup, before anything else writes to it.
 
     All generations, each ``seq`` and the feed's number are raised beyond those of the lost history. Otherwise the store
     would assign generations again that stale writers rely on, and a ``seq`` that a scheduler has read of another row.
     The new row of the feed, which names no provider and no host, makes running schedulers read everything again. All
     hosts count as undescribed, because agents send only descriptions that have changed.
+
+    :param leaps: by how many times 2**32 the numbers are raised; None for :func:`any_leaps`. Two histories that begin
+        with the same backup must differ in it: the second one would use the numbers of the first one again.
     """
+    raised = (leaps or any_leaps()) * _LEAP
     for table, names in _NUMBERS:
-        connection.execute(table.update().values({name: table.c[name] + _LEAP for name in names}))
+        connection.execute(table.update().values({name: table.c[name] + raised for name in names}))
     connection.execute(hosts.update().values(description_number=-1))
-    row = {"id": newest(connection) + _LEAP, "resource_provider_id": None, "host_id": None}
+    row = {"id": newest(connection) + raised, "resource_provider_id": None, "host_id": None}
     bulk.insert(connection, changes, [row], stamps=["created_at"])
 
 

@@ -1,5 +1,6 @@
 """Test that a running scheduler notices that its store was restored from an older copy, on each store."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -67,6 +68,23 @@ def test_a_new_history_is_noticed_although_its_feed_is_longer_than_the_lost_one(
     assert used_vcpus(scheduler) == {"host0": 0.0, "host1": 0.0, "host2": 0.0, "host8": 5.0}
     scheduler.catch_up()
     assert used_vcpus(scheduler)["host8"] == 5.0
+
+
+@pytest.mark.parametrize("leaps", [(1, 2), (2, 1)])
+def test_a_scheduler_notices_that_the_same_backup_is_restored_again(rig: Rig, leaps: tuple[int, int]) -> None:
+    scheduler = rig.scheduler()
+    copy = copied(rig.database)
+    for number, of_history in enumerate(leaps):
+        put_back(rig.database, copy)
+        rig.database.write(partial(change_feed.begin_history, leaps=of_history))
+        rig.take(number, vcpus=4)
+
+        assert used_vcpus(scheduler) == {"host0": 0.0, "host1": 0.0, "host2": 0.0} | {f"host{number}": 4.0}
+
+
+def test_two_histories_hardly_ever_begin_with_the_same_number() -> None:
+    assert len({change_feed.any_leaps() for _ in range(100)}) > 50
+    assert {change_feed.any_leaps() > 0 for _ in range(100)} == {True}
 
 
 def restore_without_host7(rig: Rig, scheduler: OneScheduler) -> None:
