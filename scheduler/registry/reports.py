@@ -159,9 +159,10 @@ def _describe(
     _insert(connection, new, alive, _flags(connection, message.cell_uuid, extended))
     disabled_hosts.mark(connection, nodes, roots)
     mirror.add_new_nodes(connection, message.cell_uuid, extended)
-    # These descriptions may have been sent before the agents were asked to report the providers again.
-    written = [host for host in known if host.id in changed or host.id in numbers]
-    lacking = {host.service_host for host in written if host.description_number < 0}
+    # These descriptions may have been sent before the agents were asked to report the providers again. A new node alone
+    # makes its host count as described.
+    redescribed = [host for host in known if host.id in changed or host.id in numbers or host.service_host in extended]
+    lacking = {host.service_host for host in redescribed if host.description_number < 0}
     # A host whose description has changed before is rarely new: it was deleted, with its providers and its other nodes.
     deleted = {host.service_host for host in new if host.description_number > 1} - registered
     return newer, lacking | deleted

@@ -218,6 +218,14 @@ def test_a_host_with_a_node_whose_provider_is_deleted_is_unknown_until_it_is_des
     assert alive(rig, 3.0, "host", "host3") == HostsRegistered()
 
 
+def test_a_new_node_does_not_hide_that_a_provider_of_its_host_is_deleted(rig: Rig) -> None:
+    rig.report_providers(ProviderReport(uuid=node_uuid(1), name="node1"))
+    described(rig, (report(1, service_host="host"), 1))
+    rig.delete_provider(node_uuid(1))
+
+    assert described(rig, (report(2, service_host="host"), 1)).unknown == ("host",)
+
+
 def test_the_first_to_report_a_compute_node_keeps_it(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.report([report(1)], ["host1"])
     before = states(rig)["host1"]
