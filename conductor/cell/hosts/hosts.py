@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from oslo_config import cfg
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, exc, exists, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, exc, exists, func, select, true, tuple_, update
 
 from conductor.cell.hosts import agent_reports, owners, renamed_nodes
 from conductor.cell.hosts.agent_reports import Kind, MessagePlace
@@ -60,6 +60,13 @@ def _undescribed() -> Select[tuple[str]]:
 
 
 _UNDESCRIBED = _undescribed()
+
+# SELECT service_host FROM cell_hosts WHERE … GROUP BY service_host HAVING MIN(undescribed) = true
+_REQUESTED = (
+    select(cell_hosts.c.service_host)
+    .group_by(cell_hosts.c.service_host)
+    .having(func.min(cell_hosts.c.undescribed) == true())
+)
 
 _ALL_SEEN = SEEN.where(_OF_AGENT[1])
 
@@ -350,8 +357,12 @@ class CellHosts:
         connection.execute(seen, {"of_cell": self._cell_uuid} | down_after)
         if new:
             lives = self._lives.of_hosts(connection, names)
+            # Otherwise the host would count as described, and the request would never reach its agent.
+            wanted = _REQUESTED.where(self._of_this_cell(), cell_hosts.c.service_host.in_(names))
+            requested = set(connection.scalars(wanted)).difference(started)
             for row in new:
                 row["life"] = lives.get(row["service_host"], Life()).number
+                row["undescribed"] = row["service_host"] in requested
             statement = cell_hosts.insert().values(
                 cell_uuid=self._cell_uuid, description_number=number + 1, acknowledged_number=0, last_seen=now()
             )

@@ -3,6 +3,8 @@
 import itertools
 from typing import Any
 
+from msgspec import structs
+
 from conductor.cell.hosts.hosts import CellHosts
 from moorage import ids
 from moorage.config import options
@@ -40,3 +42,29 @@ def test_a_host_that_two_conductors_find_unknown_is_requested_once(database: Dat
 
     other.forwarded.ask_for(["h1"])
     assert tell(alive=("h1", "h2")) == ("h1", "h2")
+
+
+def test_a_new_node_does_not_hide_that_its_host_is_requested(database: Database) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    incarnation, numbers = ids.fresh(), itertools.count(1)
+
+    def tell(**content: Any) -> tuple[str, ...]:
+        message = ReportHostsInCell(
+            request_id=ids.fresh(), agent="agent", incarnation=incarnation, number=next(numbers), **content
+        )
+        return hosts.report_hosts(message).undescribed
+
+    nodes = [structs.replace(described("h1"), nodename=name, compute_node_uuid=ids.derived(name)) for name in "abc"]
+    tell(hosts=(nodes[0],), started=("h1",))
+    hosts.forwarded.ask_for(["h1"])
+
+    tell(hosts=(nodes[1],))
+
+    assert tell(alive=("h1",)) == ("h1",)
+    tell(hosts=(nodes[0], nodes[1]), started=("h1",))
+    assert tell(alive=("h1",)) == ()
+
+    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
+    for node in (nodes[2], structs.replace(nodes[2], availability_zone="north")):
+        tell(hosts=(node,))
+        assert [report for report, _number in hosts.forwarded.unacknowledged(1000)] == [node]
