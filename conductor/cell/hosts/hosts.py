@@ -360,12 +360,16 @@ class CellHosts:
             # Otherwise the host would count as described, and the request would never reach its agent.
             wanted = _REQUESTED.where(self._of_this_cell(), cell_hosts.c.service_host.in_(names))
             requested = set(connection.scalars(wanted)).difference(started)
+            wanted = select(cell_hosts.c.service_host).where(
+                self._of_this_cell(), cell_hosts.c.service_host.in_(names), cell_hosts.c.acknowledged_number > 0
+            )
+            forwarded = set(connection.scalars(wanted.distinct()))
             for row in new:
                 row["life"] = lives.get(row["service_host"], Life()).number
                 row["undescribed"] = row["service_host"] in requested
-            statement = cell_hosts.insert().values(
-                cell_uuid=self._cell_uuid, description_number=number + 1, acknowledged_number=0, last_seen=now()
-            )
+                # By a number above 1, the schedulers see that they have had the host, if it was deleted meanwhile.
+                row["description_number"] = number + 1 + (row["service_host"] in forwarded)
+            statement = cell_hosts.insert().values(cell_uuid=self._cell_uuid, acknowledged_number=0, last_seen=now())
             connection.execute(statement, new)
         return bool(new or changed)
 

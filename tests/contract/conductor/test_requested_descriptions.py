@@ -68,3 +68,17 @@ def test_a_new_node_does_not_hide_that_its_host_is_requested(database: Database)
     for node in (nodes[2], structs.replace(nodes[2], availability_zone="north")):
         tell(hosts=(node,))
         assert [report for report, _number in hosts.forwarded.unacknowledged(1000)] == [node]
+
+
+def test_only_the_first_nodes_of_a_host_are_described_under_number_1(database: Database) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    first, second = (
+        structs.replace(described("h1"), nodename=name, compute_node_uuid=ids.derived(name)) for name in "ab"
+    )
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(first,)))
+    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
+
+    # If the host was deleted meanwhile, the schedulers must ask for its other nodes, too.
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(second, described("h2"))))
+
+    assert hosts.forwarded.unacknowledged(1000) == [(second, 2), (described("h2"), 1)]
