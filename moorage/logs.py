@@ -213,10 +213,11 @@ def setup(conf: cfg.ConfigOpts, service: str) -> None:
     before = list(root.handlers)
     try:
         _set_up(conf, service)
-    except (log.LogConfigError, OSError, RuntimeError, TypeError, ValueError) as fault:
+    except (log.LogConfigError, KeyError, OSError, RuntimeError, TypeError, ValueError) as fault:
         root.handlers[:] = before  # which can write the error
         files = ", ".join(conf.config_file or ()) or "the environment"
-        reason = f"the log cannot be set up by the options of [DEFAULT] in {files}: {fault}"
+        why = f"a format has the unknown field {fault}" if isinstance(fault, KeyError) else fault
+        reason = f"the log cannot be set up by the options of [DEFAULT] in {files}: {why}"
         raise errors.ConfigurationError(reason=reason) from fault
     _let_go()
 
@@ -238,10 +239,16 @@ def _set_up(conf: cfg.ConfigOpts, service: str) -> None:
                 names = [option.dest for option in _options.log_opts]
                 handler.formatter.conf = SimpleNamespace(**{name: conf[name] for name in names})
             handler.setFormatter(_SafeLines(handler.formatter))
-            # With a format that cannot be filled in, each line would be a traceback instead.
-            line = logging.LogRecord(__name__, logging.INFO, __file__, 0, "", None, None)
-            handler.filter(line)
-            handler.format(line)
+            # With a format that cannot be filled in, each line would be a traceback instead. There are three formats.
+            fault = Exception()
+            for level, raised in (
+                (logging.INFO, None),
+                (logging.DEBUG, None),
+                (logging.ERROR, (type(fault), fault, None)),
+            ):
+                line = logging.LogRecord(__name__, level, __file__, 0, "", None, raised)
+                handler.filter(line)
+                handler.format(line)
 
 
 def service_name(conf: cfg.ConfigOpts) -> str | None:

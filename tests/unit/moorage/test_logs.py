@@ -358,6 +358,8 @@ def test_a_deprecated_option_is_reported_although_the_log_cannot_be_set_up(
         ("log_config_append", "/nonexistent/logging.conf", "/nonexistent/logging.conf"),
         ("default_log_levels", "moorage", "Unknown level"),
         ("logging_context_format_string", "%(levle)s %(message)s", "levle"),
+        ("logging_exception_prefix", "%(levle)s ", "levle"),
+        ("logging_debug_format_suffix", "%(lino)d", "lino"),
     ],
 )
 def test_a_log_that_cannot_be_set_up_is_an_error_of_the_configuration_that_names_the_file(
