@@ -209,7 +209,8 @@ class Bulkheads:
     def admit(self, key: str, name: str, probe: Callable[[], object], *, may_postpone: bool = True) -> Iterator[None]:
         """Admit one call to a destination, made in the ``with`` block.
 
-        :param probe: raises an error unless the destination answers within a short time.
+        :param probe: raises an error unless the destination answers within a short time; ``NotFound`` if it was
+            deleted.
         :param may_postpone: false if the step may have called another destination before: it cannot restart.
         :raises CircuitOpen: the destination has not answered for a while.
         :raises Postponed: its share is used up; raised only within a step.
@@ -353,10 +354,14 @@ class Bulkheads:
         return None
 
     def _probe(self, bulkhead: _Bulkhead) -> None:
-        answered = False
+        answered = is_gone = False
         try:
             bulkhead.probe()
             answered = True
+        except errors.NotFound as fault:
+            # It was deleted: the steps that wait for it must go on, and find this out.
+            is_gone = True
+            LOG.info("The %s %s is not probed any more: %s", self._kind, bulkhead.name, fault)
         except errors.MoorageError as fault:
             LOG.debug("The %s %s does not answer yet: %s", self._kind, bulkhead.name, fault)
         except Exception:  # the thread must survive any error of one destination's bus
@@ -366,6 +371,8 @@ class Bulkheads:
             self._probes -= 1
             if answered:
                 self._close(bulkhead)
+            elif is_gone:
+                self._close_breaker(bulkhead)
             elif bulkhead.is_uncalled:
                 LOG.info("The %s %s does not answer, and nothing calls it: it is not probed", self._kind, bulkhead.name)
                 self._close_breaker(bulkhead)

@@ -191,11 +191,11 @@ class Cells:
         return listed
 
     def _probe(self, uuid: str) -> None:
-        """Check that a cell answers. If it does not, its address is looked up again before the next probe."""
-        try:
-            cell = self.cell(uuid)
-        except errors.CellNotFound:
-            return  # the cell was deleted: the steps that wait for it must go on, and find this out
+        """Check that a cell answers. If it does not, its address is looked up again before the next probe.
+
+        :raises CellNotFound: the cell was deleted.
+        """
+        cell = self.cell(uuid)
         try:
             self._bus(cell).client(f"conductor.{uuid}").ping(self._probe_seconds)
         except errors.MoorageError:

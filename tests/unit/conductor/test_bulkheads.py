@@ -1,6 +1,7 @@
 """Test that a silent destination delays calls to the others only by its share of the threads, and only for a time."""
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -466,6 +467,29 @@ def test_a_destination_for_which_a_step_waits_is_probed_however_long_ago_it_was_
     assert not answered.is_set()
     probe.answers.set()
     assert answered.wait(20)
+
+
+def test_steps_that_wait_for_a_destination_that_was_deleted_go_on_and_the_log_does_not_tell_that_it_answers(
+    built: Callable[..., Bulkheads], probe: Probe, caplog: pytest.LogCaptureFixture
+) -> None:
+    destinations, continued, is_deleted = built(), threading.Event(), threading.Event()
+
+    def probe_or_miss() -> None:
+        if is_deleted.is_set():
+            raise errors.CellNotFound(name="a")
+        probe()
+
+    with pytest.raises(errors.NoReply), destinations.admit("a", "a", probe_or_miss):
+        raise UNANSWERED
+    for _ in range(2):
+        assert probe.probed.acquire(timeout=20)
+    postponed_step(destinations, probe, tries=1).register(lambda _: continued.set())
+    with caplog.at_level(logging.INFO):
+        is_deleted.set()
+        assert continued.wait(20)
+    assert _is_admitted(destinations, probe)
+    assert "answers again" not in caplog.text
+    assert "There is no cell a" in caplog.text
 
 
 class SilentDestinations:
