@@ -28,11 +28,15 @@ _NUMBER_AFTER = (
 
 
 class ForwardedHosts:
-    """Reads descriptions and heartbeats to forward, and records the acknowledged ones."""
+    """Reads descriptions and heartbeats to forward, and records the acknowledged ones.
 
-    def __init__(self, database: Database, cell_uuid: str) -> None:
+    :param down_after: the seconds without a report after which a host counts as silent.
+    """
+
+    def __init__(self, database: Database, cell_uuid: str, down_after: float) -> None:
         self._database = database
         self._cell_uuid = cell_uuid
+        self._down_after = down_after
 
     def unacknowledged(self, limit: int, after: HostReport | None = None) -> list[tuple[HostReport, int]]:
         """Return the descriptions of hosts that are up which no scheduler has yet, each with its number.
@@ -104,13 +108,15 @@ class ForwardedHosts:
     def seen_since(self, moment: float | None, interval: float) -> tuple[list[str], float]:
         """Return the hosts that are up and were seen since ``moment``, and the current time of the database's clock.
 
+        Silent hosts are left out: they may have died while no scheduler answered.
+
         :param interval: the seconds to look back if there is no ``moment``.
         """
 
         def work(connection: Connection) -> tuple[list[str], float]:
             clock: float = connection.scalars(select(now())).one()
             # If the clock was set back, times ahead of it prove nothing: these hosts may have died since.
-            since = clock - interval if moment is None else min(moment, clock)
+            since = clock - interval if moment is None else max(min(moment, clock), clock - self._down_after)
             seen = and_(cell_hosts.c.last_seen >= since, ~is_ahead(cell_hosts.c.last_seen))
             names = connection.scalars(select(cell_hosts.c.service_host).where(*self._up(), seen).distinct())
             return list(names), clock

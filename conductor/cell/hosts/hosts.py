@@ -98,7 +98,7 @@ class CellHosts:
         #: was first read, by the monotonic clock.
         self._ahead: dict[str, tuple[float, float]] = {}
         self._lives = HostLives(cell_uuid)
-        self.forwarded = ForwardedHosts(database, cell_uuid)
+        self.forwarded = ForwardedHosts(database, cell_uuid, self.down_after)
         #: Set when there are changes for the schedulers that should not wait for the next round.
         self.changed = threading.Event()
 

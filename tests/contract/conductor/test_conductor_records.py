@@ -360,6 +360,23 @@ def test_no_host_is_silent_for_a_conductor_that_has_just_started(database: Datab
     assert CellHosts(options.new(), database, cell).why_silent("h1") is None
 
 
+def test_a_host_that_has_died_while_no_scheduler_answered_is_not_forwarded_as_alive(database: Database) -> None:
+    cell = ids.fresh()
+    hosts = CellHosts(options.new(), database, cell)
+    reports = tuple(
+        HostReport(service_host=name, nodename=name, compute_node_uuid=ids.fresh(), agent="agent")
+        for name in ("dead", "alive")
+    )
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=reports))
+    _seen, clock = hosts.forwarded.seen_since(None, 60.0)
+    of_dead = (cell_hosts.c.cell_uuid == cell, cell_hosts.c.service_host == "dead")
+    database.write(
+        lambda connection: connection.execute(update(cell_hosts).where(*of_dead).values(last_seen=now() - 3600))
+    )
+
+    assert hosts.forwarded.seen_since(clock - 7200.0, 60.0)[0] == ["alive"]
+
+
 def test_thousands_of_hosts_are_described_reported_and_found_silent(database: Database) -> None:
     cell = ids.fresh()
     hosts = CellHosts(options.new(), database, cell)

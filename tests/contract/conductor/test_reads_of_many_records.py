@@ -102,7 +102,7 @@ def in_one_part(database: Database, work: Callable[[Connection], Any]) -> Any:
 @pytest.mark.parametrize("count", [1, AT_ONCE])
 def test_the_descriptions_of_some_hosts_are_acknowledged(database: Database, count: int) -> None:
     record(database, cell_hosts, [host(number) for number in range(MANY)])
-    hosts = ForwardedHosts(database, CELL_UUID)
+    hosts = ForwardedHosts(database, CELL_UUID, 60.0)
     some = hosts.unacknowledged(count)
     if database.is_sqlite:
         hosts.acknowledge(some)
