@@ -9,7 +9,7 @@ from conductor.cell.context import CellPart
 from conductor.cell.payloads import CleanStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.engine.conflict_policy import find_consumer
-from conductor.engine.steps import CLEAN, CommitStep, Ended, Next, Operation, Outcome, Superseded, Wait, step
+from conductor.engine.steps import CLEAN, CommitStep, Ended, Next, Operation, Outcome, Wait, step
 from moorage import ids
 from moorage.messages import DeleteAllocations
 
@@ -73,9 +73,8 @@ class CellCleanups(CellPart):
         attempt = self._cell.database.read(
             lambda connection: self._cell.records.attempt(connection, payload.instance_uuid, attempt_id)
         )
-        if attempt is None:
-            raise Superseded
-        if not attempt.guest_gone:
+        # The record of an attempt is pruned only after its guest is known to be gone.
+        if attempt is not None and not attempt.guest_gone:
             silent = self._cell.hosts.why_silent(attempt.host)
             if silent and not self._is_held(attempt_id, payload.residue_uuid):
                 return lambda _connection: Ended(f"host {attempt.host} is away, and nothing is held there for it")

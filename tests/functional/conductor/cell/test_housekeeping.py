@@ -2,10 +2,12 @@
 
 import time
 
-from support.conductor.builders import World, report, wait_until
+from support.conductor.builders import CELL_1, World, report, wait_until
 from support.conductor.host_reports import report_hosts
 
-from moorage import ids
+from conductor.retention import CellEndedRecords
+from conductor.schema import cell_operations
+from moorage import failpoints, ids
 from moorage.messages import DeleteAllocations, SelectDestinations, ShowInCell, SwapClaim
 
 
@@ -88,3 +90,28 @@ def test_the_guests_of_a_deleted_host_are_known_to_be_gone_when_it_has_been_sile
     world.placement.deleted_hosts = {"a"}
 
     wait_until(lambda: guests_left() == [False])
+
+
+def test_a_cleanup_ends_although_the_record_of_its_attempt_was_pruned_with_the_deleted_host(world: World) -> None:
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    report_hosts(world, hosts=(report("a"),))
+    world.agent.no_reply_to_destroy = world.placement.declared_down = {"a"}
+    world.delete(uuid)
+    world.becomes(uuid, "deleted")
+    wait_until(lambda: world.pending("cell", "AND kind = 'clean' AND tries > 0") == 1)
+    with world.records.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE cell_hosts SET last_seen = 1")
+    scope = {"cell_uuid": CELL_1.uuid}
+    records = CellEndedRecords(world.records, cell_operations, scope, 0.0, deleted_hosts=lambda hosts: hosts)
+
+    def prune(name: str) -> None:
+        if name == "step.clean.destroy.begin":
+            records.prune()
+
+    with failpoints.observed(prune):
+        wait_until(lambda: world.pending("cell") == 0)
+
+    [instance] = world.cell_call(ShowInCell(instance_uuids=(uuid,)))
+    assert instance.attempts == ()
+    assert not world.placement.residues
