@@ -76,7 +76,8 @@ class CellAgents:
         The time begins with the first such answer: before it, the order may not have reached the host.
         """
         present: float = connection.scalars(select(now())).one()
-        since = present if payload.waits_since is None else payload.waits_since
+        # If the clock was set back, the time begins again.
+        since = present if payload.waits_since is None else min(payload.waits_since, present)
         if present - since > self._longest:
             return f"host {host} has not finished it within {self._longest:g} s"
         waiting = structs.replace(payload, waited=payload.waited + 1, waits_since=since)

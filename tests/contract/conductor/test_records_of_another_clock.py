@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import Table, event, select
@@ -10,11 +10,14 @@ from support.conductor.record_builders import advance, begin
 from support.databases import migrated
 from support.moorage.clock import Clock
 
+from conductor.cell.agents import CellAgents
 from conductor.cell.hosts.hosts import CellHosts
+from conductor.cell.payloads import HostOrderStep
 from conductor.engine.operations import Operations
 from conductor.engine.steps import Backoff, NoPayload, Wait
 from conductor.schema import CELL, cell_hosts, conductor_operations
 from moorage import ids
+from moorage.bus.bus import Bus
 from moorage.config import options
 from moorage.db.columns import now
 from moorage.db.database import Database
@@ -94,6 +97,20 @@ def test_a_wait_that_is_ahead_by_a_normal_difference_of_clocks_is_not_changed(
     operations.restart_waits()
 
     assert seconds_until(database, "updated_at") > 0
+
+
+def test_the_time_of_an_order_in_progress_begins_again_after_the_clock_was_set_back(database: Database) -> None:
+    cell, conf, bus = ids.fresh(), options.new({"conductor": {"build_timeout": 600.0}}), cast(Bus, None)
+    agents = CellAgents(conf, cell, bus, CellHosts(conf, database, cell), Backoff(first=0.01, longest=0.05))
+    ahead = HostOrderStep(waited=1, waits_since=time.time() + HOUR)
+
+    wait = database.read(lambda connection: agents.wait_for_order("rebuild", ahead, "a", connection))
+
+    assert isinstance(wait, Wait)
+    clock = database.read(lambda connection: connection.scalars(select(now())).one())
+    assert isinstance(wait.payload, HostOrderStep)
+    assert wait.payload.waits_since is not None
+    assert wait.payload.waits_since <= clock
 
 
 def test_heartbeats_are_recorded_and_forwarded_again_after_the_clock_was_set_back(database: Database) -> None:
