@@ -73,7 +73,8 @@ class CellAgents:
     def wait_for_order(self, step: str, payload: HostOrderStep, host: str, connection: Connection) -> Wait | str:
         """Return a wait before a step asks again for an order in progress; after the build timeout, why it has failed.
 
-        The time begins with the first such answer: before it, the order may not have reached the host.
+        The time begins with the first such answer: before it, the order may not have reached the host. An order that is
+        not answered has no limit but the silence of its host: the host may still carry it out.
         """
         present: float = connection.scalars(select(now())).one()
         # If the clock was set back, the time begins again.

@@ -94,8 +94,8 @@ CONDUCTOR = [
         min=0.1,
         help="Seconds after which a build that its host has not reported on counts as failed, and the next host is "
         "tried. What was claimed on the first host stays allocated until its guest is known to be gone. A rebuild that "
-        "its host has not finished after this time has failed as well, and so has the start of a guest that is back on "
-        "its source.",
+        "its host has begun and not finished after this time has failed as well, and so has the start of a guest that "
+        "is back on its source; until the host has answered, both are repeated as long as it reports itself.",
     ),
     cfg.FloatOpt(
         "delete_patience",
