@@ -12,7 +12,8 @@ one request claims, because a claim by an earlier request bumps the generation t
 
 A request that was sent without an answer may be carried out later. It is kept as doubtful until `recover` has its
 answer, or `fence` has made sure that it will be refused. If a doubtful request has claimed, and its stored answer has
-expired, `recover` releases the claim: nobody else can know it.
+expired, `recover` releases the claim: nobody else can know it. So does `hand_over` if the cell was deleted; then the
+operation ends as after a refusal.
 """
 
 import logging
