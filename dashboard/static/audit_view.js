@@ -10,6 +10,7 @@ export class AuditView {
 
   constructor() {
     this.button = h("button", { type: "button", onclick: () => this.#begin() }, "Audit the cloud now");
+    this.refusal = h("p.bad", { role: "alert" });
     this.result = h("div", { "aria-live": "polite" });
     this.element = h(
       "section",
@@ -21,8 +22,13 @@ export class AuditView {
         ". It changes nothing. It reads the whole store: run it when there is a reason to.",
       ),
       this.button,
+      this.refusal,
       this.result,
     );
+  }
+
+  show() {
+    this.refusal.textContent = "";
   }
 
   async poll() {
@@ -30,10 +36,13 @@ export class AuditView {
   }
 
   async #begin() {
+    this.refusal.textContent = "";
     try {
-      this.#draw(await post("audit"));
+      const found = await post("audit");
+      if (found.state === "done") this.refusal.textContent = "None was begun: the last one had just ended.";
+      this.#draw(found);
     } catch (fault) {
-      replace(this.result, h("p.bad", fault.message));
+      this.refusal.textContent = fault.message;
     }
   }
 

@@ -400,6 +400,29 @@ def test_a_request_is_explained_at_a_host_that_cannot_be_read(look: Any) -> None
     until(look, lambda: text(look, "#fault") == "no host a")
 
 
+def test_if_no_audit_begins_the_page_shows_why_and_still_the_findings_of_the_last_one(look: Any) -> None:
+    finding = {"kind": "drifted", "subject": "p1", "instance": None, "detail": "VCPU"}
+    done = {"state": "done", "findings": [finding], "unseen": {}, "began_at": 1, "ended_at": 3, "now": 4}
+    pretend(look, {"audit": done})
+    look.find_element(By.TAG_NAME, "body").send_keys("4")
+    until(look, lambda: "drifted" in text(look, "main"))
+    button = look.find_element(By.CSS_SELECTOR, "main section > button")
+    button.click()
+    until(look, lambda: "had just ended" in text(look, "main"))
+    look.execute_script(
+        """
+        const others = window.fetch;
+        window.fetch = async (url, how) => {
+          const refusal = '{"errors": [{"detail": "not for you"}]}';
+          return how.method === "POST" ? new Response(refusal, { status: 403 }) : others(url, how);
+        };
+        """
+    )
+    button.click()
+    until(look, lambda: "not for you" in text(look, "main"))
+    assert "drifted" in text(look, "main")
+
+
 def test_the_chart_has_all_standard_classes_from_the_start(look: Any) -> None:
     until(look, lambda: all(name in text(look, "main .chart") for name in ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")))
 
@@ -450,7 +473,7 @@ def test_a_user_who_may_only_read_is_told_so_by_the_audit_button_and_stays_logge
     look.execute_script("sessionStorage.setItem('moorage.token', 'looker')")
     look.find_element(By.TAG_NAME, "body").send_keys("4")
     until(look, lambda: look.find_elements(By.CSS_SELECTOR, "main section > button"))[0].click()
-    until(look, lambda: look.find_elements(By.CSS_SELECTOR, "main p.bad"))
+    until(look, lambda: "dashboard:audit" in text(look, "main p.bad"))
     assert not look.find_element(By.ID, "token").is_displayed()
     look.find_element(By.TAG_NAME, "body").send_keys("2")
     until(look, lambda: look.find_elements(By.CSS_SELECTOR, f"main a[href='#/instance/{uuid}']"))
