@@ -1,6 +1,8 @@
 // Sends requests to the page's own server. If the server refuses a token, the viewer is asked for another one.
 
 const KEY = "moorage.token";
+/** Milliseconds after which the server is taken for dead. An explanation or a life may take some timeouts of calls. */
+const PATIENCE = 120_000;
 
 /** An unexpected answer, with the sentence of the server. */
 export class Refused extends Error {
@@ -71,11 +73,11 @@ async function request(method, path, parameters) {
     }
     let answer;
     try {
-      answer = await fetch(url, { method, headers });
+      answer = await fetch(url, { method, headers, signal: AbortSignal.timeout(PATIENCE) });
+      if (answer.ok) return await answer.json();
     } catch {
       throw new Refused(0, "The dashboard's own server cannot be reached.");
     }
-    if (answer.ok) return answer.json();
     const detail = await sentence(answer);
     if (answer.status === 401) {
       await askInsteadOf(token, "The token is not accepted.");

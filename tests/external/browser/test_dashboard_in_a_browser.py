@@ -423,6 +423,29 @@ def test_if_no_audit_begins_the_page_shows_why_and_still_the_findings_of_the_las
     assert "drifted" in text(look, "main")
 
 
+def test_a_server_that_never_answers_is_shown_as_away_and_asked_again(look: Any) -> None:
+    look.execute_script(
+        """
+        window.fetched = window.fetch;
+        AbortSignal.timeout = () => {
+          const patience = new AbortController();
+          window.lose = () => patience.abort();
+          return patience.signal;
+        };
+        window.fetch = (url, { signal }) => new Promise((_, fail) => {
+          window.waits = true;
+          signal.addEventListener("abort", () => fail(signal.reason));
+        });
+        """
+    )
+    # Requests, which are one question at a time: each of the page's questions has its own patience.
+    look.find_element(By.TAG_NAME, "body").send_keys("2")
+    until(look, lambda: look.execute_script("return window.waits"))
+    until(look, lambda: look.execute_script("window.lose()") or "cannot be reached" in text(look, "#fault"))
+    look.execute_script("window.fetch = window.fetched")
+    until(look, lambda: look.execute_script("window.lose()") or not text(look, "#fault"))
+
+
 def test_the_chart_has_all_standard_classes_from_the_start(look: Any) -> None:
     until(look, lambda: all(name in text(look, "main .chart") for name in ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")))
 
