@@ -75,6 +75,9 @@ ODD = [
     *(Request("GET", f"/traits?name={text}") for text in ("in", "startswith", "in:", "like:A")),
     *(Request("GET", f"/resource_providers?required={text}", "1.39") for text in ("in:!HW_CPU_X86_AVX2", "in:A,!B")),
     Request("GET", "/resource_providers", headers={"Content-Length": "none"}),
+    Request("PUT", "/resource_providers/none/aggregates", "1.0"),
+    Request("GET", "/resource_providers/none/aggregates", "1.0", headers={"Accept": "text/css"}),
+    Request("PUT", "/resource_providers/none/aggregates", "1.0", body=[]),
     *(
         Request("GET", "/resource_providers", headers={"Accept": accepted})
         for accepted in ("APPLICATION/JSON", "application/json,", ",,*/*", "json", "application/json;q=2", "text/css")

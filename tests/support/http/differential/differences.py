@@ -219,6 +219,17 @@ DIFFERENCES = [
         lambda exchange: exchange.ours.status == 400 and bool(_OUT_OF_BOUNDS.search(exchange.ours.text)),
     ),
     Difference(
+        "Aggregates came with 1.1: 404 before, as at any other path; here Placement looks at media types first.",
+        PARTS,
+        lambda exchange: (
+            exchange.request.version == "1.0"
+            and any(
+                _statuses(404, theirs, method, "/resource_providers/[^/]*/aggregates")(exchange)
+                for theirs, method in ((406, "GET"), (415, "PUT"))
+            )
+        ),
+    ),
+    Difference(
         "Placement does not look at the first of several limits before it takes it for a number.",
         PARTS,
         _statuses(400, 500, "GET", "/allocation_candidates"),
