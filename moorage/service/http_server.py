@@ -44,6 +44,16 @@ class HttpChannel(HTTPChannel):  # type: ignore[misc]
     #: The request that has arrived in part.
     request: Any = None
     began = 0.0
+    _active_at = 0.0
+
+    @property
+    def last_activity(self) -> float:
+        """Return when data were last read or written, by the monotonic clock; waitress sets the time of the day."""
+        return self._active_at
+
+    @last_activity.setter
+    def last_activity(self, _time_of_day: float) -> None:
+        self._active_at = time.monotonic()
 
     def received(self, data: bytes) -> bool:
         """Read data of one or more requests, and remember when the last one began to arrive."""
@@ -70,16 +80,22 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
 
     channel_class = HttpChannel
     #: By the monotonic clock.
-    _rests_until = float("-inf")
+    _rests_until = _next_maintenance = float("-inf")
+    #: By the time of the day, to which waitress compares it.
+    next_channel_cleanup = float("inf")
 
     def __init__(self, application: Any, receive_timeout: float, **options: Any) -> None:
         self._receive_timeout = receive_timeout
         super().__init__(application, **options)
 
     def readable(self) -> bool:
-        """Return whether connections are accepted now."""
-        takes = bool(super().readable())  # it also maintains the existing connections
-        return takes and time.monotonic() >= self._rests_until
+        """Maintain the existing connections from time to time, and return whether new ones are accepted now."""
+        now = time.monotonic()
+        if now >= self._next_maintenance:
+            self._next_maintenance = now + self.adj.cleanup_interval
+            self.maintenance(now)
+        takes = bool(super().readable())
+        return takes and now >= self._rests_until
 
     def accept(self) -> Any:
         """Accept a connection; pause if there are no descriptors or no memory for it."""
@@ -93,7 +109,7 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
             return None
 
     def maintenance(self, now: float) -> None:
-        """Close idle connections, and refuse requests that arrive too slowly."""
+        """Close idle connections, and refuse requests that arrive too slowly; ``now`` is by the monotonic clock."""
         super().maintenance(now)
         for channel in list(self.active_channels.values()):
             channel.end_if_slow(self._receive_timeout)

@@ -96,7 +96,7 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         until = time.monotonic() + _LINGER
         while any(one.is_busy() or (one.active_channels and time.monotonic() < until) for one in servers):
             for server in servers:
-                server.maintenance(time.time())
+                server.maintenance(time.monotonic())
             self._turn(channels, 0.1)
         for one in (dispatcher, for_probes, for_long_bodies):
             one.shutdown()

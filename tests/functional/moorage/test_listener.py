@@ -12,6 +12,7 @@ from support.processes.signalled_service import program
 
 from harness.servers import free_ports
 from harness.waiting import wait_until
+from moorage.service.http_server import HttpServer
 from moorage.service.listener import Listener
 from moorage.service.readiness import Readiness
 
@@ -113,6 +114,48 @@ def test_a_client_that_sends_single_bytes_is_refused(client: http.client.HTTPCon
         except TimeoutError:
             continue
     assert refused == b"HTTP/1.0 408"
+
+
+@pytest.fixture
+def maintained(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A list that gets an entry each time that the listener has looked for idle connections."""
+    found: list[float] = []
+    maintain = HttpServer.maintenance
+
+    def maintenance(server: HttpServer, now: float) -> None:
+        maintain(server, now)
+        found.append(now)
+
+    monkeypatch.setattr(HttpServer, "maintenance", maintenance)
+    return found
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Set the clock of the day forwards or back."""
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + seconds)
+
+
+def test_a_connection_is_kept_when_the_clock_is_set_forwards(
+    client: http.client.HTTPConnection, maintained: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.request("GET", "/healthz")
+    client.getresponse().read()
+    set_clock(monkeypatch, 3_600.0)
+    before = len(maintained)
+    wait_until(lambda: len(maintained) >= before + 2, "idle connections to be looked for")
+    client.request("GET", "/healthz")
+    assert client.getresponse().status == 200
+
+
+def test_a_request_that_does_not_arrive_is_refused_although_the_clock_is_set_back(
+    client: http.client.HTTPConnection, maintained: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.connect()
+    client.sock.sendall(b"GET")
+    wait_until(lambda: maintained, "the listener")
+    set_clock(monkeypatch, -3_600.0)
+    assert client.sock.recv(12) == b"HTTP/1.0 408"
 
 
 def test_a_process_without_descriptors_logs_little_and_answers_when_it_has_some() -> None:
