@@ -264,7 +264,10 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
 def _prefix(request: falcon.Request) -> str:
-    """Return the outer address of the API, without the default port of its scheme."""
+    """Return the outer address of the API, without the default port of its scheme; its path if no host was named."""
+    # An old client may leave the host out, and the server does not know under which name it is reached.
+    if not request.env.get("HTTP_HOST"):
+        return request.root_path
     netloc = request.netloc.removesuffix(_DEFAULT_PORTS.get(request.scheme, ""))
     return f"{request.scheme}://{netloc}{request.root_path}"
 

@@ -167,6 +167,22 @@ def test_a_client_that_sends_single_bytes_is_refused_as_well(api: Api) -> None:
     assert refused == b"HTTP/1.0 408"
 
 
+@pytest.mark.parametrize("host", [b"", b"Host:\r\n"])
+def test_a_client_that_names_no_host_gets_an_address_without_one(api: Api, host: bytes) -> None:
+    uuid = ids.fresh()
+    body = json.dumps({"name": uuid, "uuid": uuid}).encode()
+    with connected(api) as client:
+        client.sendall(
+            b"POST /resource_providers HTTP/1.0\r\nX-Auth-Token: admin\r\nContent-Type: application/json\r\n"
+            + host
+            + f"Content-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        reply = http.client.HTTPResponse(client)
+        reply.begin()
+    assert (reply.status, reply.headers["Location"]) == (201, f"/resource_providers/{uuid}")
+
+
 def test_a_request_line_of_32_kib_is_read(api: Api) -> None:
     uuids = ",".join(ids.fresh() for _ in range(880))
     query = f"/resource_providers?member_of=in:{uuids}"
