@@ -26,15 +26,18 @@ class _TooSlow(Error):  # type: ignore[misc]  # waitress has no types
 
 class _RequestParser(HTTPRequestParser):  # type: ignore[misc]
     def parse_header(self, header_plus: bytes) -> None:
-        """Parse the request line and the headers, and refuse those that Python's library cannot read.
+        """Parse the request line and the headers, and refuse those that cannot be read, or be read in two ways.
 
-        :raises ParsingError: they cannot be read: the client gets 400.
+        :raises ParsingError: they are refused: the client gets 400, and the connection is closed.
         """
         try:
             super().parse_header(header_plus)
         except ValueError as fault:
             # Such as `[` in the host of a complete address, or a number of thousands of digits.
             raise ParsingError(f"The request cannot be read: {fault}") from fault
+        # Front ends might take the rest of such a body for the next request, or the other way round.
+        if "TRANSFER_ENCODING" in self.headers or (self.chunked and "CONTENT_LENGTH" in self.headers):
+            raise ParsingError("Transfer-Encoding with Content-Length, or before version 1.1, is refused")
 
 
 class HttpChannel(HTTPChannel):  # type: ignore[misc]

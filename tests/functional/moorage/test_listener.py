@@ -102,6 +102,25 @@ def test_a_request_that_python_cannot_read_is_400(
     assert not caplog.records
 
 
+@pytest.mark.parametrize(
+    ("version", "length"), [("1.1", "Content-Length: 43\r\n"), ("1.0", "")], ids=["two lengths", "chunks before 1.1"]
+)
+def test_a_body_whose_end_front_ends_may_see_elsewhere_is_refused_and_ends_the_connection(
+    client: http.client.HTTPConnection, version: str, length: str
+) -> None:
+    client.connect()
+    client.sock.sendall(
+        f"POST /healthz HTTP/{version}\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n{length}\r\n".encode()
+        + b"0\r\n\r\n"
+        + b"GET /readyz HTTP/1.1\r\nHost: smuggled\r\n\r\n"
+    )
+    received = b""
+    while part := client.sock.recv(4096):
+        received += part
+    assert received.startswith(f"HTTP/{version} 400 ".encode())
+    assert received.count(b"HTTP/1") == 1
+
+
 def test_a_client_that_sends_single_bytes_is_refused(client: http.client.HTTPConnection) -> None:
     client.connect()
     client.sock.settimeout(0.2)
