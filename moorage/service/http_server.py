@@ -8,13 +8,16 @@ from typing import Any
 
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
+from waitress.receiver import ChunkedReceiver
 from waitress.server import TcpWSGIServer
-from waitress.utilities import Error
+from waitress.utilities import BadRequest, Error
 
 #: Seconds without accepting connections after an accept has failed for lack of descriptors or memory. The socket stays
 #: readable: without this pause the event loop would spin.
 _REST = 1.0
 _NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+#: The longest line between the chunks of a body, and the longest end after them: real ones have some bytes. Arbitrary.
+_LONGEST_LINE = 8192
 
 LOG = logging.getLogger(__name__)
 
@@ -25,6 +28,9 @@ class _TooSlow(Error):  # type: ignore[misc]  # waitress has no types
 
 
 class _RequestParser(HTTPRequestParser):  # type: ignore[misc]
+    #: Receives the body, if there is one.
+    body_rcv: Any = None
+
     def parse_header(self, header_plus: bytes) -> None:
         """Parse the request line and the headers, and refuse those that cannot be read, or be read in two ways.
 
@@ -38,6 +44,21 @@ class _RequestParser(HTTPRequestParser):  # type: ignore[misc]
         # Front ends might take the rest of such a body for the next request, or the other way round.
         if "TRANSFER_ENCODING" in self.headers or (self.chunked and "CONTENT_LENGTH" in self.headers):
             raise ParsingError("Transfer-Encoding with Content-Length, or before version 1.1, is refused")
+        if self.chunked:
+            self.body_rcv = _ChunkedReceiver(self.body_rcv.buf)
+
+
+class _ChunkedReceiver(ChunkedReceiver):  # type: ignore[misc]
+    def received(self, s: bytes) -> int:
+        """Read a part of a chunked body, and refuse it if a line between its chunks, or the end after them, is long.
+
+        With each part that arrives, waitress searches such a line from its beginning: megabytes of it took the event
+        loop many seconds.
+        """
+        consumed = int(super().received(s))
+        if max(len(self.control_line), len(self.trailer)) > _LONGEST_LINE:
+            self.error = BadRequest("A line between chunks, or the end after them, is too long")
+        return consumed
 
 
 class HttpChannel(HTTPChannel):  # type: ignore[misc]

@@ -79,6 +79,15 @@ def test_a_long_body_without_a_length_is_refused(client: http.client.HTTPConnect
     assert client.getresponse().status == 413
 
 
+@pytest.mark.parametrize("begin", [b"5;", b"0\r\n"], ids=["of a chunk", "after the last chunk"])
+def test_a_long_line_in_a_chunked_body_is_refused(client: http.client.HTTPConnection, begin: bytes) -> None:
+    client.putrequest("POST", "/healthz")
+    client.putheader("Transfer-Encoding", "chunked")
+    client.endheaders()
+    client.send(begin + b"x" * 20_000)
+    assert client.getresponse().status == 400
+
+
 @pytest.mark.parametrize(("size", "status"), [(30_000, 200), (40_000, 431)])
 def test_long_headers_are_refused(client: http.client.HTTPConnection, size: int, status: int) -> None:
     client.request("GET", f"/healthz?{'x' * size}")
