@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
+from gunicorn.glogging import Logger
 from oslo_config import cfg
 from prometheus_client import multiprocess
 
@@ -78,6 +79,15 @@ def _worker_ended(_arbiter: Arbiter, worker: Any) -> None:
         multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
 
 
+class _Lines(Logger):  # type: ignore[misc]  # gunicorn has no types
+    """Hands what gunicorn logs to the log of the service, which has a format and a destination."""
+
+    def setup(self, config: Any) -> None:
+        """Keep no line from the handlers of the root logger."""
+        super().setup(config)
+        self.error_log.propagate = True
+
+
 class _FirstProcess(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     """gunicorn's first process; as for every service here, the first signal stops it, the second ends it at once."""
 
@@ -115,6 +125,8 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "proc_name": "moorage-placement-api",
             # The socket of gunicorn's own control tool.
             "control_socket_disable": True,
+            "logger_class": _Lines,
+            "errorlog": None,
             "child_exit": _worker_ended,
             # Sends the last spans of the process.
             "worker_exit": lambda _arbiter, _worker: tracing.stop(),

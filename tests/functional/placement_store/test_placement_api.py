@@ -1,5 +1,6 @@
 """Test the set-up of the HTTP API: policy, Keystone, CORS, proxies, WSGI servers, and the command."""
 
+import json
 import logging
 import os
 import re
@@ -326,6 +327,17 @@ def test_a_server_refuses_to_start_without_a_library_that_its_configuration_need
 def server(tmp_path: Path) -> Iterator[Api]:
     with served(f"sqlite:///{tmp_path}/main.sqlite", tmp_path / "log", "--workers", "2", "--threads", "2") as api:
         yield api
+
+
+def test_each_line_of_a_server_is_json_if_its_log_is(tmp_path: Path) -> None:
+    file, log = tmp_path / "moorage.conf", tmp_path / "log"
+    file.write_text(f"[DEFAULT]\nuse_json = true\n{NOAUTH}")
+    with served(f"sqlite:///{tmp_path}/main.sqlite", log, config_file=file) as server:
+        server.get("/resource_providers")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {line["name"] for line in lines} == {"gunicorn.error", "placement_store.http.application"}
+    assert {line["extra"]["service"] for line in lines} == {"placement-api"}
+    assert "Shutting down: Master" in [line["message"] for line in lines]
 
 
 @contextmanager
