@@ -97,6 +97,7 @@ class InstanceList(ListCommand):
 class InstanceShow(Configured, ShowOne):
     """Show an instance, with the host and the outcome of each attempt to build it."""
 
+    only_reads = True
     arguments = (argument("uuid", metavar="INSTANCE", help="Instance (name or uuid)"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:

@@ -38,6 +38,7 @@ class MigrationList(ListCommand):
 class MigrationShow(Configured, ShowOne):
     """Show a migration: its progress, what it waits for, its attempts and its allocations."""
 
+    only_reads = True
     arguments = (argument("uuid", type=canonical_uuid, help="Migration (uuid)"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:

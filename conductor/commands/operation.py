@@ -38,6 +38,7 @@ class OperationList(ListCommand):
 class OperationShow(Configured, ShowOne):
     """Show an operation: its next step, its owner with the lease, and the result of the last try."""
 
+    only_reads = True
     arguments = (argument("uuid", type=canonical_uuid, help="Operation (uuid)"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:

@@ -17,6 +17,8 @@ from moorage.cli.command import Configured, Record, ShownLines, Table, shown
 class DrillList(Configured, Lister):
     """List the drills."""
 
+    only_reads = True
+
     def take_action(self, _arguments: argparse.Namespace) -> Table:
         """Return a row for each drill."""
         return ("drill", "needs", "what happens"), [(name, one.needs, one.does) for name, one in DRILLS.items()]

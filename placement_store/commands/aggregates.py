@@ -14,6 +14,8 @@ from placement_store.commands.placement_command import GENERATION, ProviderComma
 class ProviderAggregateList(ProviderCommand, Lister):
     """List the aggregates that a resource provider belongs to."""
 
+    only_reads = True
+
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per aggregate."""
         return ("uuid",), [(uuid,) for uuid in find(self.placement, parsed_args.provider).aggregates]

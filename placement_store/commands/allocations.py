@@ -154,6 +154,8 @@ class AllocationUnset(_ConsumerCommand, Lister):
 class AllocationShow(_ConsumerCommand, Lister):
     """Show the allocations of a consumer, by provider."""
 
+    only_reads = True
+
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per provider; none for a consumer that does not exist."""
         return self.rows(parsed_args.consumer)

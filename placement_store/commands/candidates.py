@@ -25,6 +25,7 @@ class CandidateList(PlacementCommand, Lister):
     belong to a group that one provider must serve.
     """
 
+    only_reads = True
     arguments = (
         partial(group_options.add_request_options, trees_by_name=True),
         argument(

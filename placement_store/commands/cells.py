@@ -88,6 +88,8 @@ class CellCreate(Configured, ShowOne):
 class CellList(Configured, Lister):
     """List the cells, and check whether the message bus and a conductor of each can be reached."""
 
+    only_reads = True
+
     def take_action(self, _parsed_args: argparse.Namespace) -> Table:
         """List the cells by name."""
         known = cells.list_cells(_database(self))

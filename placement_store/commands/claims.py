@@ -73,6 +73,8 @@ class ClaimReconciled(Configured, Lister):
     reconciler asks again for each of them. Unknown means that the owner could not answer; the reason is shown.
     """
 
+    only_reads = True
+
     def take_action(self, _parsed_args: argparse.Namespace) -> Table:
         """Return one row per claim."""
         columns = ("consumer", "claim", "owner", "outcome", "reason", "age")

@@ -16,6 +16,8 @@ from placement_store.commands.placement_command import PlacementCommand
 class ClassList(PlacementCommand, Lister):
     """List all resource classes, standard and custom, by name."""
 
+    only_reads = True
+
     def take_action(self, _parsed_args: argparse.Namespace) -> Table:
         """Return one row per class."""
         return ("name",), [(name,) for name in self.placement.call(ListResourceClasses())]
@@ -47,6 +49,8 @@ class ClassSet(_ClassCommand):
 
 class ClassShow(_ClassCommand, ShowOne):
     """Show a resource class if it exists."""
+
+    only_reads = True
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the class.

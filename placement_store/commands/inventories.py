@@ -165,6 +165,7 @@ class InventoryClassSet(ProviderCommand, ShowOne):
 class InventoryShow(ProviderCommand, ShowOne):
     """Show the inventory and the usage of one resource class."""
 
+    only_reads = True
     arguments = (_CLASS,)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
@@ -182,6 +183,8 @@ class InventoryShow(ProviderCommand, ShowOne):
 
 class InventoryList(ProviderCommand, Lister):
     """List the inventories of a resource provider with their usage."""
+
+    only_reads = True
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per class."""

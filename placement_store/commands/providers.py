@@ -57,6 +57,7 @@ class ProviderList(PlacementCommand, Lister):
     Each provider must meet the conditions alone: free capacity for all resources, all required traits, and so on.
     """
 
+    only_reads = True
     arguments = (
         argument("--name", help="List only the provider with this name"),
         argument("--uuid", type=canonical_uuid, help="List only the provider with this uuid"),
@@ -75,6 +76,7 @@ class ProviderList(PlacementCommand, Lister):
 class ProviderShow(ProviderCommand, ShowOne):
     """Show a resource provider, and with --allocations its consumers."""
 
+    only_reads = True
     arguments = (
         argument("--allocations", action="store_true", help="Show the allocations from this provider by consumer"),
     )

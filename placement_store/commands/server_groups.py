@@ -66,6 +66,7 @@ class ServerGroupCreate(PlacementCommand, ShowOne):
 class ServerGroupList(PlacementCommand, Lister):
     """List the server groups by name; groups that came with a build have no name."""
 
+    only_reads = True
     arguments = (
         argument("--project", type=argument_types.name, metavar="PROJECT", help="List only groups of this project"),
     )
@@ -82,6 +83,8 @@ class _ServerGroupCommand(PlacementCommand):
 
 class ServerGroupShow(_ServerGroupCommand, ShowOne):
     """Show a server group with its members and their compute nodes; for a moving member, the destination."""
+
+    only_reads = True
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the group."""

@@ -30,6 +30,8 @@ def _rows(traits: list[str] | tuple[str, ...]) -> Table:
 class ProviderTraitList(ProviderCommand, Lister):
     """List the traits of a resource provider."""
 
+    only_reads = True
+
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per trait."""
         return _rows(find(self.placement, parsed_args.provider).traits)
@@ -65,6 +67,7 @@ class ProviderTraitDelete(ProviderCommand):
 class TraitList(PlacementCommand, Lister):
     """List all traits, standard and custom, by name."""
 
+    only_reads = True
     arguments = (
         argument(
             "--name",
@@ -98,6 +101,8 @@ class _TraitCommand(PlacementCommand):
 
 class TraitShow(_TraitCommand, ShowOne):
     """Show a trait if it exists."""
+
+    only_reads = True
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the trait.

@@ -48,6 +48,7 @@ class ProviderTreeShow(PlacementCommand, Lister):
     Capacity is (total - reserved) times allocation_ratio, rounded down. Other formats than the table have plain values.
     """
 
+    only_reads = True
     arguments = (argument("provider", help="Any provider of the tree (name or uuid)"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:

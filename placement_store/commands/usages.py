@@ -13,6 +13,8 @@ from placement_store.commands.placement_command import PlacementCommand, Provide
 class ProviderUsageShow(ProviderCommand, Lister):
     """Show the usage of each inventory of a resource provider."""
 
+    only_reads = True
+
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per class."""
         used = find(self.placement, parsed_args.provider).used
@@ -22,6 +24,7 @@ class ProviderUsageShow(ProviderCommand, Lister):
 class UsageShow(PlacementCommand, Lister):
     """Show the resources used by a project, by type of consumer."""
 
+    only_reads = True
     arguments = (
         argument("project_id", metavar="project", help="Project (id)"),
         argument("--user-id", metavar="USER", help="Count only consumers of this user"),

@@ -155,6 +155,7 @@ class AggregateRemoveHost(_AggregateHostCommand):
 class AggregateList(_AggregateCommand, Lister):
     """List the host aggregates by name, with their numbers of hosts."""
 
+    only_reads = True
     arguments = (
         argument(
             "--host", type=argument_types.name, metavar="NAME", help="List only the aggregates of hosts with this name"
@@ -169,6 +170,8 @@ class AggregateList(_AggregateCommand, Lister):
 
 class AggregateShow(_NamedAggregateCommand, ShowOne):
     """Show a host aggregate with its metadata and its hosts."""
+
+    only_reads = True
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the aggregate."""

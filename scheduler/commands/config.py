@@ -35,6 +35,8 @@ class SchedulerConfigShow(Configured, Lister):
     have a row per scheduler.
     """
 
+    only_reads = True
+
     _wrong: Sequence[str] = ()
 
     arguments = (
