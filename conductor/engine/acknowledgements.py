@@ -17,6 +17,7 @@ from moorage import context, ids
 from moorage.bus.bus import Client
 from moorage.messages import MAX_INSTANCES, AcknowledgeRequests
 from moorage.messages.wire import Message, Mutation
+from moorage.service.process import is_stopping
 
 R = TypeVar("R")
 
@@ -68,9 +69,11 @@ class Acknowledgements:
     def send(self) -> None:
         """Send the acknowledgements; those that are not answered are sent again the next time.
 
+        If the periodic task that runs this is to stop, no further message is sent.
+
         :raises Unavailable: the placement role does not answer.
         """
-        while True:
+        while not is_stopping():
             with self._lock:
                 part = self._recorded[:MAX_INSTANCES]
             if not part:
