@@ -45,7 +45,7 @@ class ComputeAgent:
         #: The attempts in progress.
         self.attempts = Attempts()
         #: The current life of each host, as last received from the cell: a number that grows each time the host
-        #: returns. A cell of the previous release sends none. Many threads read it, and one thread writes it.
+        #: returns. A cell of the previous release sends none. Many threads read it; `compute.returns` writes it.
         self.lives: dict[str, int] = {}
         self._workers = Workers("build", workers)
         #: Destroys have threads of their own: a driver that hangs in one holds up nothing but other destroys.

@@ -10,7 +10,7 @@ M = TypeVar("M", ReportHostsInCell, ReportProviderTree, ReshapeProviderTree)
 
 
 class Numbering:
-    """Numbers the messages of one process of an agent; thread-safe."""
+    """Numbers the messages of one process of an agent, through all its incarnations; thread-safe."""
 
     def __init__(self, agent: str) -> None:
         self._agent = agent
@@ -37,5 +37,4 @@ class Numbering:
             if self._incarnation != superseded:
                 return False
             self._incarnation = ids.fresh()
-            self._number = 0
             return True

@@ -140,7 +140,7 @@ class Reporter:
             self._undescribed |= missing
         if missing:
             LOG.warning("%d host(s) are unknown to the schedulers and are described again", len(missing))
-        self._returns.note(answer.returning, answer.lives)
+        self._returns.note(answer.returning, answer.lives, message.number)
 
     def _begin_anew(self) -> None:
         """Forget everything that the cell or the schedulers have lost, so that it is reported again."""

@@ -43,6 +43,8 @@ class Returns:
         self._workers = Workers("return", 1)
         self._lock = threading.Lock()
         self._returning: set[str] = set()
+        #: The number of the last report whose answer has been noted.
+        self._noted = 0
         self._busy = False
 
     def start(self) -> None:
@@ -54,14 +56,20 @@ class Returns:
         self._ended.set()
         self._workers.stop(seconds)
 
-    def note(self, hosts: Collection[str], lives: Mapping[str, int]) -> None:
+    def note(self, hosts: Collection[str], lives: Mapping[str, int], number: int) -> None:
         """Add hosts that have to return, with their lives, and retry all hosts that have not returned yet.
 
         This is called with every answer to a report: hosts are retried at the interval of the reports. So are attempts
         that the other hosts did not answer.
+
+        :param number: the number of the report. An answer to an earlier report than the last one is ignored: it may
+            have the former life of a host that has returned since.
         """
-        self._lives.update(lives)
         with self._lock:
+            if number < self._noted:
+                return
+            self._noted = number
+            self._lives.update(lives)
             self._returning.update(hosts)
             returning = frozenset(self._returning)
         self._agent.settle_unanswered(returning)

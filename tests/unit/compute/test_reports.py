@@ -9,6 +9,7 @@ from msgspec import structs
 from compute.cell_client import CellClient, Interrupted
 from compute.numbering import Numbering
 from compute.reports import Reporter
+from compute.returns import Returns
 from compute.tracker import Tracker
 from moorage import errors, ids
 from moorage.messages import HostsReported, ListProviderTreesInCell, ReportHostsInCell
@@ -29,7 +30,17 @@ class OneHost:
     def alive(self) -> Sequence[str]:
         return ["h1"]
 
-    def note(self, hosts: Sequence[str], lives: Mapping[str, int]) -> None:
+    def note(self, hosts: Sequence[str], lives: Mapping[str, int], number: int) -> None:
+        pass
+
+
+class Agent:
+    """An agent with nothing in progress."""
+
+    def __init__(self) -> None:
+        self.lives: dict[str, int] = {}
+
+    def settle_unanswered(self, _except_on: object) -> None:
         pass
 
 
@@ -62,12 +73,18 @@ class Cell:
 
     def __init__(self) -> None:
         self.described: list[str | None] = []
+        self.life = 0
+        self.before_the_answer: Callable[[], object] = lambda: None
 
     def once(self, message: ReportHostsInCell, **_how: Any) -> HostsReported:
         superseded, self.supersedes = self.supersedes, False
         if message.hosts:
             self.described.append(message.incarnation)
-        return HostsReported(superseded=superseded)
+            self.life += 1
+        answer = HostsReported(superseded=superseded, returning=("h1",), lives={"h1": self.life})
+        meanwhile, self.before_the_answer = self.before_the_answer, lambda: None
+        meanwhile()
+        return answer
 
     def unless_ended(self, message: ReportHostsInCell, _ended: object, **_how: Any) -> HostsReported:
         return self.once(message)
@@ -87,6 +104,30 @@ def test_hosts_are_described_again_if_a_heartbeat_is_superseded_while_a_report_b
 
     assert cell.described[1:] == [numbering.incarnation]
     assert cell.described[0] != numbering.incarnation
+
+
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_an_answer_that_arrives_after_that_to_a_later_message_does_not_bring_back_an_earlier_life(
+    begins_anew: bool,
+) -> None:
+    cell, trees, numbering, driver = Cell(), Trees(), Numbering("agent"), OneHost()
+    agent: Any = Agent()
+    made: Any = (driver, cell, trees, Returns(cast(Any, driver), cast(Any, cell), agent), numbering)
+    reporter = Reporter(*made)
+    reporter.report()
+    assert agent.lives == {"h1": 1}
+
+    def describe_again() -> None:
+        cell.supersedes = begins_anew
+        driver.listed = [structs.replace(HOST, availability_zone="another")]
+        reporter.report()
+        reporter.report()
+
+    cell.before_the_answer = describe_again
+    reporter.beat()
+
+    assert agent.lives == {"h1": cell.life}
+    assert cell.life > 1
 
 
 def many_hosts() -> Any:
