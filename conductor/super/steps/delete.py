@@ -101,15 +101,15 @@ class SuperDeletes(SuperPart):
         """
         uuid = message.instance_uuid
         row = super_records.lock_known(connection, uuid)
-        if row.state == "deleted":
-            return []
-        if row.state == "deleting":
-            # It was ordered before. If that operation has ended, the cell has the order, and gets it again below.
+        if row.state in ("deleting", "deleted"):
+            # It was ordered before. If that operation has ended, the cell has the order, and gets it again below: the
+            # cell may have lost it, because its database was restored from a backup.
             under_way = self._super.operations.retry_now(connection, uuid, DELETE)
             if under_way or row.cell_uuid is None:
                 return under_way
-        super_records.set_state(connection, [uuid], "deleting")
-        self._end_placing(connection, uuid)
+        if row.state != "deleted":
+            super_records.set_state(connection, [uuid], "deleting")
+            self._end_placing(connection, uuid)
         first = "release" if row.cell_uuid is None else "in_cell"
         operation_uuid = ids.derived(message.request_id, "delete")
         new = Operation.new(origin(message), operation_uuid, DELETE, uuid, first, NoPayload())

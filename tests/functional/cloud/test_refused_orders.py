@@ -5,8 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
+from sqlalchemy import ColumnElement, Connection, Table, select
 from support.conductor.order_table import (
     ADVISED,
     FIRST,
@@ -22,7 +24,8 @@ from support.databases.database_dump import differences, dump
 from support.operations.cloud import Troubles, TroublesomeCloud, plan
 from support.operations.room import Room, rooms_of
 
-from conductor.schema import cell_instances, conductor_instances
+from conductor.schema import cell_attempts, cell_instances, conductor_instances
+from harness.waiting import wait_until
 from moorage import errors, ids
 from moorage.messages import BuildInstances, ListMigrations, ListOperations, SetHost
 from moorage.model.inspection import OperationSummary
@@ -243,3 +246,36 @@ def test_the_guest_of_a_server_takes_orders_after_the_database_of_its_cell_was_r
         give(room, "rebuild", uuid)
 
         room.becomes(uuid, "active")
+
+
+def test_a_server_that_was_deleted_since_the_backup_of_its_cell_is_deleted_there_again(room: Room) -> None:
+    tables = (cell_instances, cell_attempts)
+
+    def rows(connection: Connection) -> list[list[dict[str, Any]]]:
+        return [
+            [row._asdict() for row in connection.execute(select(table).where(_of(table, uuid)))] for table in tables
+        ]
+
+    def restore(connection: Connection) -> None:
+        for table, of_backup in zip(tables, backup, strict=True):
+            connection.execute(table.delete().where(_of(table, uuid)))
+            connection.execute(table.insert(), of_backup)
+
+    def states() -> list[str]:
+        return [row["state"] for row in room.cloud.database.read(rows)[0]]
+
+    with server_in(room, "active") as uuid:
+        backup = room.cloud.database.read(rows)
+        give(room, "delete", uuid)
+        room.becomes(uuid, "deleted")
+        room.cloud.database.write(restore)
+        assert states() == ["active"]
+
+        give(room, "delete", uuid)
+
+        wait_until(lambda: states() == ["deleted"], "the deletion in the cell", 60)
+        room.becomes(uuid, "deleted")
+
+
+def _of(table: Table, uuid: str) -> ColumnElement[bool]:
+    return table.c["uuid" if table is cell_instances else "instance_uuid"] == uuid
