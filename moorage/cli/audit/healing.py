@@ -119,6 +119,12 @@ class Healer:
                 f"nothing yet: the instance is {recorded.state}, and an operation on it may be in progress"
             )
             return
+        wanted = {(hold.consumer_uuid, hold.claim_id) for hold in recorded.holds}
+        holder = holders.get(finding.subject)
+        if finding.kind == "leaked" and holder is not None and (holder.uuid, holder.claim_id) in wanted:
+            # For instance, the super conductor does not know the instance.
+            plan.remedies[finding.key] = f"nothing: its cell has it on record ({recorded.state})"
+            return
         seen = plan.in_cells.setdefault(cell, {}).setdefault(recorded.instance_uuid, {})
         for uuid in (finding.subject, *(hold.consumer_uuid for hold in recorded.holds)):
             if uuid not in seen:

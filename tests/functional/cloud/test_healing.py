@@ -14,7 +14,7 @@ from support.operations.cloud import TroublesomeCloud
 from support.operations.healed_servers import LARGE, PLAN, Servers
 
 from compute.service import ComputeService
-from conductor.schema import CELL, CONDUCTOR
+from conductor.schema import CELL, CONDUCTOR, conductor_instances
 from harness.commands import FLAVOR
 from harness.waiting import wait_until
 from moorage import errors, failpoints, ids
@@ -232,6 +232,25 @@ def test_a_plan_changes_nothing_and_names_the_remedy_of_each_finding(few: Server
     assert set(plan.remedies.values()) == {"set it to what its cell has on record (active)"}
     assert few.held() == {}
     assert few.heal() == {}
+
+
+def test_a_server_that_only_its_cell_knows_keeps_what_it_holds_and_the_plan_says_so(few: Servers) -> None:
+    lost = conductor_instances.c.uuid == few.uuids["one"]
+    query = select(conductor_instances).where(lost)
+    backup = [row._asdict() for row in few.cloud.database.read(lambda connection: connection.execute(query).all())]
+    few.break_(lambda connection: connection.execute(delete(conductor_instances).where(lost)))
+    clients = Clients(few.cloud.configuration(), 20.0)
+    before, found = few.held(), few.audit()
+
+    plan = Healer(clients).plan(found.findings, found.state)
+    clients.close()
+
+    assert [finding.kind for finding in found.findings] == ["leaked"]
+    assert list(plan.remedies.values()) == ["nothing: its cell has it on record (active)"]
+    assert not plan
+    assert few.held() == before
+    few.break_(lambda connection: connection.execute(conductor_instances.insert(), backup))
+    assert few.findings() == []
 
 
 def test_while_a_server_is_healed_other_orders_are_refused(few: Servers) -> None:
