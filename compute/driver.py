@@ -114,6 +114,8 @@ class Driver(ABC):
         driver does not change stay; a tree that is right is left as it is. At most 1,000 providers. Called at each
         report and again after a generation conflict: answer from memory, and the same for the same.
 
+        A host whose tree stays empty is asked to report its providers every minute.
+
         :raises ReshapeNeeded: allocations have to be moved between these providers first. ``tree`` is then the final
             tree: its new providers are created for the move.
         """

@@ -23,6 +23,9 @@ METADATA = MetaData()
 #: The number of a host's description after a provider in the tree of one of its nodes was deleted.
 PROVIDER_DELETED = -2
 
+#: The number of a description that came without the host's providers.
+INCOMPLETE = -3
+
 
 # Tables whose rows are deleted have `sqlite_autoincrement`: without it, SQLite reuses the id of a deleted last row.
 def _id() -> Column[int]:
@@ -220,7 +223,8 @@ hosts = Table(
     Column("availability_zone", name_type(), nullable=False),
     Column("attributes", document_type(), nullable=False),
     # The number that the cell has given to this description; 0 from a conductor of an older release. The cell must
-    # describe the host again if it is negative: -1 if it is from a backup, PROVIDER_DELETED.
+    # describe the host again if it is negative: -1 if it is from a backup, PROVIDER_DELETED, INCOMPLETE. If one node is
+    # incomplete, so is its host; otherwise one described node is enough.
     Column("description_number", Integer, nullable=False, default=0, server_default="0"),
     # The result of the last sweep, which compares the heartbeat with the database's clock.
     Column("up", Boolean, nullable=False),

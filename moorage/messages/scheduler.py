@@ -102,7 +102,8 @@ class HostsRegistered(Value, frozen=True, kw_only=True):
     """The answer of the registry to a cell's report."""
 
     #: Hosts that were reported alive but never described, or were deleted since, or whose store was restored; and hosts
-    #: of which a provider was deleted. Also those of which this report has the first description since then.
+    #: of which a provider was deleted, or whose provider was missing when they were described. Also those of which this
+    #: report has the first description since then.
     unknown: tuple[Name, ...] = ()
     #: The registry's newer descriptions of nodes whose reported description was ignored.
     newer: tuple[NumberedDescription, ...] = ()

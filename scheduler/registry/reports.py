@@ -10,12 +10,12 @@ name another node of its host still has is left out too, but the cell sends it a
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import msgspec
 from msgspec import structs
-from sqlalchemy import Connection, and_, bindparam, select
+from sqlalchemy import Connection, and_, bindparam, func, select
 
 from moorage import errors, ids
 from moorage.db.columns import now, rows_named
@@ -25,7 +25,8 @@ from moorage.model.basis import fault_of_name
 from placement_store import cells
 from placement_store.db import bulk, change_feed
 from placement_store.providers import disabled_hosts
-from placement_store.schema import hosts
+from placement_store.providers import rows as providers
+from placement_store.schema import INCOMPLETE, hosts
 from scheduler.registry import loads
 from scheduler.registry.aggregates import mirror
 from scheduler.registry.hosts import update
@@ -33,7 +34,7 @@ from scheduler.registry.hosts import update
 LOG = logging.getLogger(__name__)
 
 #: Repeat the condition in the write: a later description may have been written since the numbers were read.
-_IS_NO_LATER = and_(hosts.c.id == bindparam("row_id"), hosts.c.description_number <= bindparam("new_number"))
+_IS_NO_LATER = and_(hosts.c.id == bindparam("row_id"), hosts.c.description_number <= bindparam("sent_number"))
 _WRITE_DESCRIPTION = (
     hosts.update()
     .where(_IS_NO_LATER)
@@ -47,9 +48,9 @@ _WRITE_DESCRIPTION = (
         updated_at=now(),
     )
 )
-# UPDATE hosts SET nodename = :no_name WHERE id = ... AND description_number <= :new
+# UPDATE hosts SET nodename = :no_name WHERE id = ... AND description_number <= :sent
 _GIVE_UP_NAME = hosts.update().where(_IS_NO_LATER).values(nodename=bindparam("no_name"))
-# UPDATE hosts SET description_number = :new WHERE id = ... AND description_number <= :new
+# UPDATE hosts SET description_number = :new WHERE id = ... AND description_number <= :sent
 _RENUMBER = hosts.update().where(_IS_NO_LATER).values(description_number=bindparam("new_number"))
 
 #: The columns that the operator sets for a host, with the values of a host that is not registered yet.
@@ -59,9 +60,9 @@ _NO_FLAGS: Mapping[str, Any] = {"disabled": False, "disabled_reason": None, "for
 def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
     """Write a cell's report. A report without changes writes only heartbeats.
 
-    :return: the hosts that the cell must describe, because they are unknown, their description is from a backup, or
-        they or a provider were deleted; and the numbers of registered descriptions that are newer than those of the
-        report.
+    :return: the hosts that the cell must describe, because they are unknown, their description is from a backup, they
+        or a provider were deleted, or they were described without a provider; and the numbers of registered
+        descriptions that are newer than those of the report.
     :raises CellNotFound: the cell does not exist.
     :raises InvalidRequest: there is not exactly one description number for each description.
     :raises StaleRead: the provider of a new host was created or deleted concurrently; a new transaction may succeed.
@@ -148,24 +149,36 @@ def _describe(
     cells.keep(connection, {host.cell_uuid for host in new})  # the first lock, as that of a heartbeat
     former = {host.id: (host.service_host, host.nodename) for host in renamed.values()}
     taken = {(report.service_host, report.nodename) for report, _number in reports}
-    _write_descriptions(connection, changed, [host_id for host_id in changed if former.get(host_id) in taken])
-    _write_numbers(connection, numbers)
     # A new node of a registered host is disabled and forced down as that host is, and joins its aggregates.
     registered = {host.service_host for host in known if host.cell_uuid == message.cell_uuid}
     extended = registered & {host.service_host for host in new}
     nodes = [host.compute_node_uuid for host in new if host.service_host in extended]
     # Lock order: providers before hosts, as in every write.
     roots = disabled_hosts.lock(connection, nodes)
+    redescribed = [host for host in known if host.id in changed or host.id in numbers]
+    bare = _without_provider(connection, [*new, *(host for host in redescribed if host.description_number < 0)])
+    bare_ids = {host.id for host in redescribed if _key(host) in bare}
+    passed_on = [host_id for host_id in changed if former.get(host_id) in taken]
+    _write_descriptions(connection, changed, passed_on, bare_ids)
+    _write_numbers(connection, numbers, bare_ids)
+    # A host whose description has changed before is rarely new: it was deleted, with its providers and its other nodes.
+    deleted = {host.service_host for host in new if host.description_number > 1} - registered
+    new = [replace(host, description_number=INCOMPLETE) if _key(host) in bare else host for host in new]
     _insert(connection, new, alive, _flags(connection, message.cell_uuid, extended))
     disabled_hosts.mark(connection, nodes, roots)
     mirror.add_new_nodes(connection, message.cell_uuid, extended)
     # These descriptions may have been sent before the agents were asked to report the providers again. A new node alone
-    # makes its host count as described.
-    redescribed = [host for host in known if host.id in changed or host.id in numbers or host.service_host in extended]
-    lacking = {host.service_host for host in redescribed if host.description_number < 0}
-    # A host whose description has changed before is rarely new: it was deleted, with its providers and its other nodes.
-    deleted = {host.service_host for host in new if host.description_number > 1} - registered
-    return newer, lacking | deleted
+    # makes its host count as described. An incomplete host is answered until its providers are there: an answer is lost
+    # easily.
+    redescribed += [host for host in known if host.service_host in extended]
+    asked = {host.service_host for host in redescribed if INCOMPLETE < host.description_number < 0}
+    return newer, asked | deleted | {service_host for service_host, _node in bare}
+
+
+def _without_provider(connection: Connection, described: Sequence[_RegisteredHost]) -> set[tuple[str, str]]:
+    """Return the keys of the nodes without a provider: it was deleted, or lost, after the agent had reported it."""
+    found = providers.keys_found(connection, [host.compute_node_uuid for host in described])
+    return {_key(host) for host in described if host.compute_node_uuid not in found}
 
 
 def _registered(connection: Connection, message: ReportHosts) -> list[_RegisteredHost]:
@@ -272,21 +285,25 @@ def _refuse(
 
 
 def _write_descriptions(
-    connection: Connection, changed: dict[int, tuple[HostReport, int]], passed_on: Sequence[int]
+    connection: Connection,
+    changed: dict[int, tuple[HostReport, int]],
+    passed_on: Sequence[int],
+    bare: Collection[int],
 ) -> None:
     """Write descriptions, each with its number, by host.
 
     :param passed_on: the hosts whose former names pass to other hosts.
+    :param bare: the hosts without a provider.
     """
     if not changed:
         return
     # Names are unique at each statement: one that passes to another host is given up first.
     if given_up := [
-        {"row_id": host_id, "new_number": changed[host_id][1], "no_name": ids.fresh()} for host_id in sorted(passed_on)
+        {"row_id": host_id, "sent_number": changed[host_id][1], "no_name": ids.fresh()} for host_id in sorted(passed_on)
     ]:
         connection.execute(_GIVE_UP_NAME, given_up)
     # UPDATE hosts SET nodename = ..., agent = ..., availability_zone = ..., attributes = ...,
-    #  description_number = :new, seq = seq + 1, updated_at = :now WHERE id = ... AND description_number <= :new
+    #  description_number = :new, seq = seq + 1, updated_at = :now WHERE id = ... AND description_number <= :sent
     connection.execute(
         _WRITE_DESCRIPTION,
         [
@@ -296,7 +313,8 @@ def _write_descriptions(
                 "new_agent": report.agent,
                 "new_zone": report.availability_zone,
                 "new_attributes": _encoded(report.attributes),
-                "new_number": number,
+                "new_number": INCOMPLETE if host_id in bare else number,
+                "sent_number": number,
             }
             for host_id, (report, number) in sorted(changed.items(), key=lambda item: item[0])
         ],
@@ -304,9 +322,12 @@ def _write_descriptions(
     change_feed.record(connection, host_ids=list(changed))
 
 
-def _write_numbers(connection: Connection, numbers: dict[int, int]) -> None:
+def _write_numbers(connection: Connection, numbers: dict[int, int], bare: Collection[int]) -> None:
     # This is no change of the hosts, so `seq` stays.
-    if rows := [{"row_id": host_id, "new_number": number} for host_id, number in sorted(numbers.items())]:
+    if rows := [
+        {"row_id": host_id, "new_number": INCOMPLETE if host_id in bare else number, "sent_number": number}
+        for host_id, number in sorted(numbers.items())
+    ]:
         connection.execute(_RENUMBER, rows)
 
 
@@ -364,5 +385,8 @@ def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) ->
     recovered = [row.id for row in down if row.service_host in alive]
     update(connection, recovered, {"up": True})
     # Read again: the update may have waited for the deletion of a host, which then has no row any more. One described
-    # node is enough, because a node that its host no longer has is never described again.
-    return alive.difference(connection.scalars(names.where(hosts.c.description_number >= 0)))
+    # node is enough, because a node that its host no longer has is never described again; but not if another one was
+    # described without its provider.
+    number = hosts.c.description_number
+    is_complete = and_(func.max(number) >= 0, func.min(number) > INCOMPLETE)
+    return alive.difference(connection.scalars(names.group_by(hosts.c.service_host).having(is_complete)))

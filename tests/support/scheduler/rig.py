@@ -186,6 +186,10 @@ class Rig:
     def report_providers(self, *providers: ProviderReport, gone: Sequence[str] = ()) -> None:
         self.placement.call(ReportProviders(request_id=self.fresh(), providers=providers, gone=tuple(gone)))
 
+    def add_providers(self, *numbers: int) -> None:
+        """Add the root providers of hosts, without inventories."""
+        self.report_providers(*(ProviderReport(uuid=node_uuid(number), name=f"host{number}") for number in numbers))
+
     def set_host(self, name: str, **wanted: Any) -> HostState:
         """Disable, enable or force down a host, as an operator does."""
         return self.serve(SetHost(request_id=self.fresh(), service_host=name, **wanted))

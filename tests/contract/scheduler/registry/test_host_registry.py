@@ -12,7 +12,7 @@ from support.scheduler.rig import Rig, node_uuid, report
 from moorage import errors
 from moorage.messages import DeleteHost, HostsRegistered, ListHosts, NumberedDescription, ReportHosts
 from moorage.messages.wire import decode_strictly, encode
-from moorage.model import HostReport, HostState, ProviderReport
+from moorage.model import HostReport, HostState
 from placement_store.db import change_feed
 from placement_store.db.change_feed import seq_by_id
 from placement_store.schema import hosts as host_table
@@ -121,6 +121,7 @@ def alive(rig: Rig, at: float, *names: str) -> HostsRegistered:
 
 
 def test_an_older_description_is_left_out_and_the_cell_is_told_the_newer_number(rig: Rig) -> None:
+    rig.add_providers(1)
     numbered(rig, 1, "first")
     numbered(rig, 2, "second")
     assert numbered(rig, 4, "second") == HostsRegistered(), "the same under another number counts as well"
@@ -147,6 +148,7 @@ def test_a_report_whose_descriptions_and_numbers_differ_in_count_is_refused(rig:
 
 
 def test_every_number_that_a_description_may_have_is_stored(rig: Rig) -> None:
+    rig.add_providers(1)
     greatest = 2_000_000_000
     numbered(rig, greatest, "last")
     assert numbered(rig, greatest - 1, "late").newer[0].number == greatest
@@ -157,6 +159,7 @@ def test_every_number_that_a_description_may_have_is_stored(rig: Rig) -> None:
 
 
 def test_at_the_greatest_number_the_last_description_counts(rig: Rig) -> None:
+    rig.add_providers(1)
     described(rig, (report(1), 1))
     for renamed in (report(1), report(1, availability_zone="north"), report(1, nodename="host1.example")):
         assert described(rig, (renamed, 2_000_000_000)) == HostsRegistered()
@@ -181,11 +184,13 @@ def test_late_heartbeats_do_not_bring_a_host_up(rig: Rig) -> None:
 
 
 def test_a_late_report_registers_a_host_that_is_down(rig: Rig) -> None:
+    rig.add_providers(1)
     numbered(rig, 1, "a", alive=("host1",), alive_at=100.0)
     alive(rig, 110.0, "host2")
     rig.shift_heartbeats(-100)
     assert sweep(rig) == ["host1"]
     rig.serve(DeleteHost(request_id=rig.fresh(), service_host="host1"))
+    rig.add_providers(1)
 
     assert numbered(rig, 1, "a", alive=("host1",), alive_at=105.0) == HostsRegistered()
 
@@ -195,6 +200,7 @@ def test_a_late_report_registers_a_host_that_is_down(rig: Rig) -> None:
 
 
 def test_the_answer_to_heartbeats_names_unknown_hosts(rig: Rig) -> None:
+    rig.add_providers(1, 2, 3)
     rig.report([report(1), report(2), report(3, service_host="host2")])
     assert alive(rig, 1.0, "host1", "host2", "gone", "also gone").unknown == ("also gone", "gone")
     assert alive(rig, 2.0, "host1", "host2") == HostsRegistered()
@@ -205,7 +211,7 @@ def test_a_host_with_a_node_whose_provider_is_deleted_is_unknown_until_it_is_des
     rig: Rig, deleted: int
 ) -> None:
     nodes = [report(number, service_host="host") for number in (1, 2)]
-    rig.report_providers(*(ProviderReport(uuid=node_uuid(number), name=f"node{number}") for number in (1, 2)))
+    rig.add_providers(1, 2, 3)
     assert described(rig, *((node, 1) for node in nodes), (report(3), 1)) == HostsRegistered()
     assert alive(rig, 1.0, "host", "host3") == HostsRegistered()
 
@@ -219,11 +225,27 @@ def test_a_host_with_a_node_whose_provider_is_deleted_is_unknown_until_it_is_des
 
 
 def test_a_new_node_does_not_hide_that_a_provider_of_its_host_is_deleted(rig: Rig) -> None:
-    rig.report_providers(ProviderReport(uuid=node_uuid(1), name="node1"))
+    rig.add_providers(1)
     described(rig, (report(1, service_host="host"), 1))
     rig.delete_provider(node_uuid(1))
 
     assert described(rig, (report(2, service_host="host"), 1)).unknown == ("host",)
+
+
+@pytest.mark.parametrize("known", [0, 1], ids=["new host", "new node"])
+def test_a_host_described_without_a_provider_is_unknown_until_the_provider_is_there(rig: Rig, known: int) -> None:
+    rig.add_providers(1)
+    nodes = [report(number, service_host="host") for number in (1, 2)]
+    rig.report(nodes[:known])
+
+    # The store was restored after the agent had reported the provider of the second node.
+    late = [described(rig, *((node, number) for node in nodes)).unknown for number in (1, 2, 2)]
+    assert [*late, alive(rig, 1.0, "host").unknown, alive(rig, 2.0, "host").unknown] == [("host",)] * 5
+
+    rig.add_providers(2)
+    assert described(rig, *((node, 3) for node in nodes)) == HostsRegistered()
+    assert alive(rig, 3.0, "host") == HostsRegistered()
+    assert [state.nodename for state in rig.hosts()] == ["host1", "host2"]
 
 
 def test_the_first_to_report_a_compute_node_keeps_it(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
@@ -261,6 +283,7 @@ def described(rig: Rig, *reports: tuple[HostReport, int]) -> HostsRegistered:
 
 
 def test_a_host_that_reports_its_compute_node_with_a_new_name_is_renamed(rig: Rig) -> None:
+    rig.add_providers(1, 2)
     described(rig, (report(1), 5), (report(2), 1))
     rig.report([], ["host1", "host2"])
     rig.set_host("host1", disabled=True)
@@ -280,6 +303,7 @@ def test_a_host_that_reports_its_compute_node_with_a_new_name_is_renamed(rig: Ri
 
 
 def test_a_late_description_does_not_undo_the_renaming_of_a_node(rig: Rig) -> None:
+    rig.add_providers(1)
     described(rig, (report(1), 5))
     described(rig, (report(1, nodename="host1.example"), 6))
 

@@ -15,6 +15,11 @@ def nodes(names: str) -> list[HostReport]:
     return [report(number, service_host="host", nodename=name) for number, name in enumerate(names, start=1)]
 
 
+@pytest.fixture(autouse=True)
+def providers(rig: Rig) -> None:
+    rig.add_providers(1, 2, 3, 4)
+
+
 def describe(rig: Rig, names: str, *numbers: int) -> HostsRegistered:
     message = ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], hosts=tuple(nodes(names)), numbers=numbers)
     return rig.host_reports.report_hosts(message)
