@@ -253,12 +253,12 @@ class HostCache:
                 self._columns.set_host(row, host)
                 return
             del self._row_of_node[before.compute_node_uuid]
+        self._row_of_node[host.compute_node_uuid] = row
         self._fill_row(row)
 
     def _fill_row(self, row: int) -> None:
         """Write the columns and the tree of the host of a row."""
         host = self._hosts[row]
-        self._row_of_node[host.compute_node_uuid] = row
         self._columns.set_host(row, host)
         provider_id = self._ids.get(host.compute_node_uuid)
         self._set_tree(row, None if provider_id is None else self._provider_trees.tree(provider_id))
@@ -282,6 +282,8 @@ class HostCache:
             # The last row moves into the gap, so that columns have none.
             self._hosts[row] = last
             self._row_of_host[last.id] = row
+            if self._row_of_node.get(last.compute_node_uuid) == end:
+                self._row_of_node[last.compute_node_uuid] = row
             self._changed_rows.add(row)
             self._fill_row(row)
         self._trees.pop()

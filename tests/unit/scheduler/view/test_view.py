@@ -203,6 +203,21 @@ def test_a_host_that_was_registered_again_stays_when_the_feed_removes_the_former
     assert [host.id for host in shown.snapshot().hosts] == [3]
 
 
+def test_a_host_that_was_registered_again_stays_although_the_row_of_the_former_one_moves_twice() -> None:
+    former = host_row(3)
+    recreated = host_row(4, service_host=former.service_host, compute_node_uuid=former.compute_node_uuid)
+    shown = host_cache([host_row(1), host_row(2), former], [provider(former)])
+    shown.update(hosts=[recreated])
+
+    for gone in (1, 2, 3):
+        shown.update(gone_hosts=[gone])
+
+    shown.update(providers=[provider(former, 1, VCPU=inventory(4), CUSTOM_NEW=inventory(7))], instances={3: 5})
+    seen = shown.snapshot()
+    assert [host.id for host in seen.hosts] == [4]
+    assert (seen.capacity("CUSTOM_NEW")[0], seen.instances[0]) == (7, 5)
+
+
 def test_hosts_and_nodes_are_found_by_name_in_any_case_and_by_cell_and_zone_letter_by_letter() -> None:
     hosts = [host_row(1, service_host="Straße", nodename="A"), host_row(2, cell_uuid=CELLS[1], availability_zone="B")]
     shown = host_cache(hosts)
