@@ -12,6 +12,7 @@ from moorage.model import (
     ChildProvider,
     ConsumerAllocations,
     ConsumerType,
+    Count,
     Generation,
     Inventories,
     Inventory,
@@ -275,14 +276,18 @@ class ReshapeByInstructions(Mutation[ReshapePlan], ToPlacement, frozen=True, kw_
     """Move inventories between providers of one tree, with their allocations, in one transaction.
 
     Missing providers are created by ``providers``. Allocations of moved inventories go to the places in ``dealt``; the
-    others are distributed so that each fits its new place whole. No generation is compared.
+    others are distributed so that each fits its new place whole. No generation is compared, only ``totals``, if given.
     """
 
     version = "1.2"
+    since: ClassVar = {"totals": "1.9"}
+    guards: ClassVar = frozenset({"totals"})
     instructions: MoveInstructions
     providers: Children = ()
     dealt: GivenReallocations = ()
     search_steps: SearchSteps = DEFAULT_SEARCH_STEPS
+    #: Totals that the caller relies on, by uuid or name of a provider; 0 stands for an inventory that does not exist.
+    totals: Annotated[dict[Name, dict[ResourceClassName, Count]], Meta(max_length=2000)] | None = None
 
 
 class PlanReshape(Message[ReshapePlan], ToPlacement, frozen=True, kw_only=True):

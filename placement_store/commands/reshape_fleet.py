@@ -112,11 +112,19 @@ def request(outcome: EntryOutcome, search_steps: int) -> ReshapeByInstructions:
     """Build the message that carries out a plan.
 
     Its request id is derived from the entry and from the generations at planning: two operators who start from the same
-    state carry it out once; after the amounts were moved back, the same entry is another request.
+    state carry it out once; after the amounts were moved back, the same entry is another request. It names the totals
+    at planning, too: a claim changes the generations, and the same amounts must not be moved twice even then.
     """
     seen = sorted(f"{known.uuid}={known.generation}" for known in outcome.before.values())
     request_id = ids.derived("reshape", outcome.entry.reshape.digest(), search_steps, *seen)
-    return ReshapeByInstructions(request_id=request_id, **_request_fields(outcome.entry, search_steps))
+    totals: dict[str, dict[str, int]] = {}
+    for move in outcome.entry.reshape.instructions:
+        for named in (move.from_resource_provider, move.to_resource_provider):
+            inventories = outcome.before[named].inventories if named in outcome.before else {}
+            present = {name: inventories[name].total if name in inventories else 0 for name in move.moved_resources}
+            totals.setdefault(named, {}).update(present)
+    fields = _request_fields(outcome.entry, search_steps)
+    return ReshapeByInstructions(request_id=request_id, totals=totals, **fields)
 
 
 def carry_out(

@@ -66,11 +66,14 @@ def plan_changes(tree: ReshapeTree, message: Instructed, new_uuid: Callable[[str
     :param new_uuid: generates the uuid of a new provider for which only the name is given.
     :raises ProviderNotFound: a provider neither exists nor is described.
     :raises InvalidRequest: naming the path of the fault.
+    :raises InvalidState: a total is not the one that the caller relies on.
     :raises InvalidInventory: an inventory would be impossible, or more is to be moved than its total.
     :raises ImpossibleDeal: a consumer's allocations fit nowhere.
     :raises SearchBoundReached: the search for a distribution reached its bound without a result.
     """
     extended = extend_tree(tree, message.providers, new_uuid)
+    if isinstance(message, ReshapeByInstructions):
+        _compare_totals(extended, message.totals or {})
     moved = moved_inventories.sum_instructions(extended, message.instructions)
     inventories = moved_inventories.inventories_after(extended, moved)
     places = _places(tree, moved)
@@ -81,6 +84,14 @@ def plan_changes(tree: ReshapeTree, message: Instructed, new_uuid: Callable[[str
     problem = DistributionProblem(items=items, bins=bins, held=tree.held, names=extended.names, isolated=tree.isolated)
     found = distribute(problem, max_steps=message.search_steps)
     return InstructedChanges(extended.new, inventories, _reallocations(items, found))
+
+
+def _compare_totals(extended: ExtendedTree, totals: Mapping[str, Mapping[str, int]]) -> None:
+    for reference, expected in totals.items():
+        for name, total in expected.items():
+            inventory = extended.tree.inventories.get((extended.uuid_of(reference), name))
+            if (found := inventory.total if inventory else 0) != total:
+                raise errors.InvalidState(reason=f"the total of {name} of {reference} is {found} by now, not {total}")
 
 
 # --- Allocations to distribute ----------------------------------------------------------------------------------------
