@@ -72,6 +72,16 @@ class DistributionProblem:
     names: Mapping[str, str]
     #: By consumer, the providers of its isolated groups by suffix: no two groups may end up on one provider.
     isolated: Mapping[str, Groups] = field(default_factory=dict)
+    #: By instance and provider, the migration whose isolated groups are served there by amounts of the instance: when
+    #: the move is reverted, the instance has these amounts and those of the migration.
+    of_migrations: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def group_owners(self, item: Item) -> list[str]:
+        """Return the consumers whose isolated groups an item can belong to: its own, and the migration of that."""
+        if not self.isolated:
+            return []
+        found = (item.consumer, self.of_migrations.get((item.consumer, item.source)))
+        return [owner for owner in found if owner is not None and owner in self.isolated]
 
 
 class PartialDistribution:
@@ -82,7 +92,7 @@ class PartialDistribution:
         self._held = problem.held
         self._names = problem.names
         self._used = {pair: bin_.used for pair, bin_ in problem.bins.items()}
-        self._isolated = problem.isolated
+        self._problem = problem
         #: By consumer and provider, a count for each isolated group there: 1 for its present provider, 1 for each item.
         self._groups = {
             (consumer, provider): Counter({suffix: 1})
@@ -106,11 +116,12 @@ class PartialDistribution:
         for name, amount in item.amounts.items():
             self._used[place, name] += sign * amount
             self._sums[item.consumer, place, name] += sign * amount
-        for suffix in self._suffixes(item):
-            self._groups.setdefault((item.consumer, place), Counter())[suffix] += sign
+        for owner in self._problem.group_owners(item):
+            for suffix in self._suffixes(owner, item):
+                self._groups.setdefault((owner, place), Counter())[suffix] += sign
 
-    def _suffixes(self, item: Item) -> set[str]:
-        groups = self._isolated.get(item.consumer, {})
+    def _suffixes(self, owner: str, item: Item) -> set[str]:
+        groups = self._problem.isolated[owner]
         return {suffix for suffix, providers in groups.items() if item.source in providers}
 
     def used(self, pair: InventoryKey) -> int:
@@ -123,7 +134,7 @@ class PartialDistribution:
 
     def holds(self, item: Item, place: str) -> bool:
         """Return whether a place already has amounts of an item's consumer and classes, or an isolated group of it."""
-        if (item.consumer, place) in self._groups:
+        if any((owner, place) in self._groups for owner in self._problem.group_owners(item)):
             return True
         return any(self._sums[item.consumer, place, name] for name in item.amounts)
 
@@ -167,10 +178,13 @@ class PartialDistribution:
 
     def _isolated_from(self, item: Item, place: str) -> str | None:
         """Return the isolated group of the same consumer that excludes an item from a place, if there is one."""
-        if not self._isolated or not (own := self._suffixes(item)):
-            return None
-        there = self._groups.get((item.consumer, place), Counter[str]())
-        return next((suffix for suffix, count in sorted(there.items()) if count > 0 and suffix not in own), None)
+        for owner in self._problem.group_owners(item):
+            if own := self._suffixes(owner, item):
+                there = self._groups.get((owner, place), Counter[str]())
+                for suffix, count in sorted(there.items()):
+                    if count > 0 and suffix not in own:
+                        return suffix
+        return None
 
     def _name_of(self, place: str) -> str:
         return self._names.get(place, place)

@@ -63,8 +63,8 @@ def _components(problem: DistributionProblem) -> list[list[int]]:
     # Isolated groups of one consumer exclude each other, regardless of their classes.
     isolated: dict[str, InventoryKey] = {}
     for item in problem.items:
-        if item.consumer in problem.isolated:
-            leader[find(item.pairs[0])] = find(isolated.setdefault(item.consumer, item.pairs[0]))
+        for owner in problem.group_owners(item):
+            leader[find(item.pairs[0])] = find(isolated.setdefault(owner, item.pairs[0]))
     components: dict[InventoryKey, list[int]] = {}
     for number, item in enumerate(problem.items):
         components.setdefault(find(item.pairs[0]), []).append(number)
@@ -73,9 +73,11 @@ def _components(problem: DistributionProblem) -> list[list[int]]:
 
 def _in_order(problem: DistributionProblem, component: Sequence[int]) -> list[int]:
     """Sort items consumer by consumer: those with one place first, then the largest; equal ones by uuid."""
+    migrations = _migrations(problem)
     by_consumer: dict[str, list[int]] = {}
     for number in component:
-        by_consumer.setdefault(problem.items[number].consumer, []).append(number)
+        consumer = problem.items[number].consumer
+        by_consumer.setdefault(migrations.get(consumer, consumer), []).append(number)
 
     def rank(consumer: str) -> tuple[bool, float, list[list[tuple[str, int]]], str]:
         own = [problem.items[number] for number in by_consumer[consumer]]
@@ -88,6 +90,11 @@ def _in_order(problem: DistributionProblem, component: Sequence[int]) -> list[in
         )
 
     return [number for consumer in sorted(by_consumer, key=rank) for number in by_consumer[consumer]]
+
+
+def _migrations(problem: DistributionProblem) -> dict[str, str]:
+    """Return the migration of each instance that serves groups of one: the two are placed as if they were one."""
+    return {instance: migration for (instance, _), migration in problem.of_migrations.items()}
 
 
 def _size(problem: DistributionProblem, item: Item) -> float:
@@ -120,6 +127,7 @@ class _Search:
         self._distribution = distribution
         self._items = items
         self._steps = steps
+        self._migrations = _migrations(problem)
         self._kinds = _kinds(problem, items)
         self._kind_of = {place: kind for kind, places in enumerate(self._kinds) for place in places}
         self._pairs = _pairs_by_place(items)
@@ -182,10 +190,9 @@ class _Search:
         """Return whether the search can go on after placing the ``placed``-th item."""
         if not self._begins_a_consumer(placed):
             return True
-        consumer = self._items[placed - 1].consumer
-        own = takewhile(
-            lambda item: item.consumer == consumer, (self._items[number] for number in range(placed - 1, -1, -1))
-        )
+        consumer = self._consumer(placed - 1)
+        numbers = takewhile(lambda number: self._consumer(number) == consumer, range(placed - 1, -1, -1))
+        own = [self._items[number] for number in numbers]
         broken = list(self._distribution.broken_rules(own))
         if broken:
             self._record_dead_end(placed - 1, broken)
@@ -195,7 +202,12 @@ class _Search:
     def _begins_a_consumer(self, number: int) -> bool:
         if number in (0, len(self._items)):
             return True
-        return self._items[number].consumer != self._items[number - 1].consumer
+        return self._consumer(number) != self._consumer(number - 1)
+
+    def _consumer(self, number: int) -> str:
+        """Return the consumer of an item; its migration if that counts as one with it."""
+        consumer = self._items[number].consumer
+        return self._migrations.get(consumer, consumer)
 
     # --- Failures ---------------------------------------------------------------------------------------------------
 

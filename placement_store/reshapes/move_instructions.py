@@ -81,7 +81,14 @@ def plan_changes(tree: ReshapeTree, message: Instructed, new_uuid: Callable[[str
     # First the part that the caller has distributed: the search distributes only the rest.
     items = [*_callers_items(extended, message.dealt, places, held), *_items(held, places)]
     bins = _bins(tree, inventories, items)
-    problem = DistributionProblem(items=items, bins=bins, held=tree.held, names=extended.names, isolated=tree.isolated)
+    problem = DistributionProblem(
+        items=items,
+        bins=bins,
+        held=tree.held,
+        names=extended.names,
+        isolated=tree.isolated,
+        of_migrations=tree.of_migrations,
+    )
     found = distribute(problem, max_steps=message.search_steps)
     return InstructedChanges(extended.new, inventories, _reallocations(items, found))
 

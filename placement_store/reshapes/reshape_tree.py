@@ -40,6 +40,8 @@ class ReshapeTree:
     held: Mapping[AllocationKey, int]
     #: By consumer, the providers of its isolated groups by suffix; only consumers that have such groups.
     isolated: Mapping[str, Groups] = field(default_factory=dict)
+    #: By instance and provider, the migration whose isolated groups are served there by amounts of the instance.
+    of_migrations: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 class Reference(NamedTuple):
@@ -62,16 +64,20 @@ def read(connection: Connection, root_id: int, classes: Collection[str], names: 
     found: dict[InventoryKey, InventoryRow] = {}
     held: dict[AllocationKey, int] = {}
     isolated: dict[str, Groups] = {}
+    of_migrations: dict[tuple[str, str], str] = {}
     rows_held = _held(connection, sorted(uuids), sorted(by_number))
-    for provider_id, class_id, *amounts, consumer_uuid, groups, amount in rows_held:
+    for provider_id, class_id, *amounts, consumer_uuid, groups, amount, migration_uuid, of_source in rows_held:
         pair = (uuids[provider_id], by_number[class_id])
         found[pair] = InventoryRow(*amounts)
         if consumer_uuid is not None:
             held[consumer_uuid, *pair] = amount
             if groups is not None and consumer_uuid not in isolated:
                 isolated[consumer_uuid] = isolated_groups.decoded(groups)
+            if migration_uuid is not None:
+                of_migrations[consumer_uuid, pair[0]] = migration_uuid
+                isolated[migration_uuid] = isolated_groups.decoded(of_source)
     described = (TreeProvider(row.id, row.uuid, row.name, uuids.get(row.parent_provider_id)) for row in rows)
-    return ReshapeTree({one.uuid: one for one in described}, found, held, isolated)
+    return ReshapeTree({one.uuid: one for one in described}, found, held, isolated, of_migrations)
 
 
 def lock(
@@ -120,13 +126,24 @@ def _held(connection: Connection, ids: Sequence[int], class_ids: Sequence[int]) 
     """Return each inventory once per consumer with an allocation of it, and once if there is none."""
     # One statement, which reads one snapshot, whether the tree is locked or not.
     #
-    # SELECT i.*, c.uuid, a.used FROM inventories i
+    # SELECT i.*, c.uuid, a.used, m.uuid FROM inventories i
     #   LEFT JOIN allocations a ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = ...
     #   LEFT JOIN consumers c ON c.id = a.consumer_id
+    #   LEFT JOIN consumers m ON m.migration_of = c.uuid AND ... AND NOT EXISTS (SELECT ... of m on this provider)
     #  WHERE i.resource_provider_id IN (...) AND i.resource_class_id IN (...)
     of_it = and_(
         allocations.c.resource_provider_id == inventories.c.resource_provider_id,
         allocations.c.resource_class_id == inventories.c.resource_class_id,
+    )
+    migrations, others = consumers.alias("migrations"), allocations.alias("others")
+    of_migration = select(others.c.consumer_id).where(
+        others.c.consumer_id == migrations.c.id, others.c.resource_provider_id == inventories.c.resource_provider_id
+    )
+    serves = and_(
+        migrations.c.migration_of == consumers.c.uuid,
+        migrations.c.claim_id.is_not(None),
+        migrations.c.isolated_groups.is_not(None),
+        ~of_migration.correlate(migrations, inventories).exists(),
     )
     query = (
         select(
@@ -136,9 +153,13 @@ def _held(connection: Connection, ids: Sequence[int], class_ids: Sequence[int]) 
             consumers.c.uuid,
             consumers.c.isolated_groups,
             allocations.c.used.label("amount"),
+            migrations.c.uuid.label("migration_uuid"),
+            migrations.c.isolated_groups.label("groups_of_source"),
         )
         .select_from(
-            inventories.outerjoin(allocations, of_it).outerjoin(consumers, consumers.c.id == allocations.c.consumer_id)
+            inventories.outerjoin(allocations, of_it)
+            .outerjoin(consumers, consumers.c.id == allocations.c.consumer_id)
+            .outerjoin(migrations, serves)
         )
         .where(inventories.c.resource_class_id.in_(class_ids))
     )

@@ -172,6 +172,39 @@ def test_groups_served_by_a_pool_that_is_reshaped_during_a_move_stay_isolated(
     reshaping.move((gpus[1], {"VGPU": 4}, gpus[0]))
 
 
+@pytest.mark.parametrize("served", [(0, 1), (0,)])
+def test_a_pool_reshaped_during_a_move_to_a_flavor_without_isolation_keeps_the_groups_of_the_source_apart(
+    store: Store, reshaping: Reshaping, served: tuple[int, ...]
+) -> None:
+    source, destination = (store.provider(name, VCPU=8) for name in ("source", "destination"))
+    pool = store.provider("pool")
+    gpus = [store.provider(f"gpu{number}", parent=pool, VGPU=4) for number in range(2)]
+    groups = {f"_{number}": (gpu,) for number, gpu in enumerate(gpus, 1)}
+    moving = Moving(store, {source: {"VCPU": 1}, **dict.fromkeys(gpus, GPU)}).build(isolated=groups)
+    # What both sides use is held by the instance, and anything else of the source by the migration.
+    moving.begin({destination: {"VCPU": 1}} | {gpus[number]: GPU for number in served})
+    moving.accept()
+
+    with pytest.raises(errors.ImpossibleDeal, match="isolated"):
+        reshaping.move(*((gpu, {"VGPU": 4}, "part") for gpu in gpus), providers=(child("part", pool),))
+    with pytest.raises(errors.ImpossibleDeal, match="isolated"):
+        reshaping.move((gpus[0], {"VGPU": 4}, gpus[1]))
+    moving.confirm()
+    reshaping.move((gpus[0], {"VGPU": 4}, gpus[1]))
+
+
+def test_the_groups_of_the_source_do_not_bind_what_only_the_destination_has(
+    store: Store, host: Host, reshaping: Reshaping
+) -> None:
+    moving = Moving(store, host.amounts).build(isolated=host.groups)
+    moving.begin(host.amounts)
+    moving.accept()
+    third = store.provider("third", parent=host.node, VGPU=1)
+    given = [dealt(moving.uuid, host.gpus[number], third, VGPU=1) for number in range(2)]
+    reshaping.move((host.gpus[0], {"VGPU": 1}, third), (host.gpus[1], {"VGPU": 1}, third), dealt=given)
+    assert store.held(moving.uuid)[third] == {"VGPU": 2}
+
+
 @pytest.mark.parametrize("outcome", ["confirm", "revert"])
 def test_a_reshape_during_a_resize_on_one_host_moves_the_groups_of_only_one_side(
     store: Store, host: Host, reshaping: Reshaping, outcome: str
