@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from moorage import errors
+from moorage import errors, ids
 from moorage.model import ChildProvider, InventoryFields
 from placement_store.reshapes.distribution import InventoryKey
 from placement_store.reshapes.reshape_tree import ReshapeTree
@@ -83,9 +83,11 @@ def _find(known: Mapping[str, str], reference: str) -> str:
 
     :raises ProviderNotFound: it neither exists nor is described.
     """
-    if reference not in known:
-        raise errors.ProviderNotFound(name=reference)
-    return known[reference]
+    if reference in known:
+        return known[reference]
+    if (uuid := ids.canonical(reference)) is not None and uuid in known:
+        return known[uuid]
+    raise errors.ProviderNotFound(name=reference)
 
 
 def _identity(tree: ReshapeTree, by_name: Mapping[str, str], child: ChildProvider, path: str) -> str | None:

@@ -1,13 +1,12 @@
 """Find, read and lock the tree of a reshape by move instructions."""
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, select
 
-from moorage import errors
+from moorage import errors, ids
 from placement_store.claims import isolated_groups
 from placement_store.claims.isolated_groups import Groups
 from placement_store.db import bulk
@@ -17,8 +16,6 @@ from placement_store.providers import rows as providers
 from placement_store.providers.rows import InventoryRow
 from placement_store.reshapes.distribution import AllocationKey, InventoryKey
 from placement_store.schema import allocations, consumers, inventories, resource_providers
-
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class TreeProvider(NamedTuple):
@@ -106,9 +103,10 @@ def root_of(connection: Connection, references: Sequence[Reference]) -> int:
     table = resource_providers.c
     texts = sorted({reference.text for reference in references})
     roots: dict[str, int] = dict(bulk.pairs(table.name, table.root_provider_id).rows(connection, texts))
-    # Only texts that can be uuids: the column accepts no other characters. They take precedence over equal names.
-    uuids = [text for text in texts if _UUID.fullmatch(text)]
-    roots |= dict(bulk.pairs(table.uuid, table.root_provider_id).rows(connection, uuids))
+    # A uuid takes precedence over an equal name, but a name over another spelling of a uuid.
+    uuids = {text: uuid for text in texts if (uuid := ids.canonical(text)) == text or (uuid and text not in roots)}
+    by_uuid = dict(bulk.pairs(table.uuid, table.root_provider_id).rows(connection, sorted(set(uuids.values()))))
+    roots |= {text: by_uuid[uuid] for text, uuid in uuids.items() if uuid in by_uuid}
     present = [reference for reference in references if reference.text in roots]
     if not present:
         raise errors.ProviderNotFound(name=references[0].text)

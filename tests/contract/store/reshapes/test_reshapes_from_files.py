@@ -2,7 +2,7 @@
 
 import pytest
 from support.placement_store.builders import Store
-from support.placement_store.reshape_builders import Move, Reshaping, child, instructions
+from support.placement_store.reshape_builders import Move, Reshaping, child, dealt, instructions
 
 from moorage import errors, ids
 from placement_store.commands import reshape_fleet
@@ -38,3 +38,22 @@ def test_a_part_is_moved_once_by_two_runs_of_one_file_though_a_claim_is_made_bet
     assert reshaping.dispatcher.call(reshape_fleet.request(first, 1000)) == done, "a repetition gets the stored answer"
     assert store.get(node).inventories["VGPU"].total == 4
     assert store.get(store.uuid_of("gpu")).inventories["VGPU"].total == 4
+
+
+def test_a_provider_may_be_named_by_a_uuid_in_another_spelling_as_in_other_commands(
+    store: Store, reshaping: Reshaping, node: str
+) -> None:
+    consumer, spelt = ids.fresh(), node.upper()
+    store.claim(consumer, {node: {"VGPU": 2}})
+    entry = Entry(
+        1,
+        HostReshape(
+            instructions=instructions([(spelt, {"VGPU": 4}, "gpu")]),
+            providers=(child("gpu", node.replace("-", "")),),
+            allocations=(dealt(consumer, spelt, "gpu", VGPU=2),),
+        ),
+    )
+    outcome = reshape_fleet.plan_entry(reshaping.dispatcher, entry, 1000, again=False)
+    assert (outcome.state, outcome.reason) == (PLANNED, None)
+    reshaping.dispatcher.call(reshape_fleet.request(outcome, 1000))
+    assert store.held(consumer) == {store.uuid_of("gpu"): {"VGPU": 2}}
