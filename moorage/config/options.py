@@ -255,7 +255,7 @@ def filled(
         unknown.warn_of_variables(conf, GROUPS.keys())
         for group, values in (settings or {}).items():
             for name, value in values.items():
-                conf.set_override(name, value, group=None if group == "DEFAULT" else group)
+                _override(conf, group, name, value)
         check(conf, files)
         relations.check(conf, _files(conf))
     except UnicodeDecodeError as fault:
@@ -266,6 +266,18 @@ def filled(
     except OSError as fault:
         raise errors.ConfigurationError(reason=f"{fault.filename} cannot be read: {fault.strerror}") from fault
     return conf
+
+
+def _override(conf: cfg.ConfigOpts, group: str, name: str, value: Any) -> None:
+    """Set an option of the settings.
+
+    :raises ConfigurationError: it cannot have this value; the library's error has no name.
+    """
+    try:
+        conf.set_override(name, value, group=None if group == "DEFAULT" else group)
+    except (ValueError, TypeError, AttributeError, OverflowError) as fault:  # by the type of the option
+        reason = f"Value for option [{group}] {name} is not valid: {_in_words(fault, conf)}"
+        raise errors.ConfigurationError(reason=reason) from fault
 
 
 def _in_words(fault: Exception, conf: cfg.ConfigOpts) -> str:

@@ -352,3 +352,24 @@ def test_a_file_that_is_not_text_is_refused_by_its_name(tmp_path: Path) -> None:
         options.new(files=[file])
 
     assert str(refused.value) == f"The configuration is wrong: {file} is not text in UTF-8."
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "value", "wrong"),
+    [
+        ("fake_driver", "vcpus", "x", "'x' is not a whole number"),
+        ("fake_driver", "vcpus", [], "not 'list'"),
+        ("fake_driver", "vcpus", float("inf"), "cannot convert float infinity"),
+        ("fake_driver", "traits", 3, "'int' object"),
+        ("rpc", "call_timeout", "soon", "'soon' is not a number"),
+        ("DEFAULT", "debug", "perhaps", "Unexpected boolean value"),
+    ],
+)
+def test_an_invalid_value_of_the_settings_is_reported_with_its_option(
+    group: str, name: str, value: object, wrong: str
+) -> None:
+    with pytest.raises(errors.ConfigurationError) as caught:
+        options.new({group: {name: value}})
+
+    assert f"Value for option [{group}] {name} is not valid: " in str(caught.value)
+    assert wrong in str(caught.value)
