@@ -34,7 +34,10 @@ from compute.fake.guest_file import Action, GuestFile
 from compute.fake.layout import FakeLayout
 from compute.fake.timing import Timeline, Work
 from compute.provider_tree import ProviderTree
+from compute.tree_changes import compare
 from moorage import errors, ids
+from moorage.messages import ReportHostsInCell, ReportProviders
+from moorage.messages.wire import decode_strictly, encode
 from moorage.model import VCPU, Guest, HostReport, Image
 
 LOG = logging.getLogger(__name__)
@@ -59,6 +62,7 @@ class FakeDriver(Driver):
             name: self._describe(name) for name in (f"{prefix}-{n:04d}" for n in range(1, options.hosts + 1))
         }
         self._file = GuestFile(Path(options.state_file or quote(f"moorage-fake-{cell_name}-{agent}.sqlite", safe=" ")))
+        self._check()
 
     def start(self) -> None:
         """Open the file of guests, and add the configured unknown guests."""
@@ -206,6 +210,26 @@ class FakeDriver(Driver):
                 for name in ("instance_uuid", "attempt_id", "claim_id")
             }
             yield Guest(host=host, resources={VCPU: 1}, **names)
+
+    def _check(self) -> None:
+        """Refuse hosts that no cell would take: their agent would start and repeat a refused report for ever.
+
+        :raises ConfigurationError: the description of a host, or the tree of the last one, is not valid.
+        """
+        # The trees are alike, and the last one has the longest names.
+        request_id, tree = ids.fresh(), ProviderTree()
+        [*_, last] = self._hosts.values()
+        self._layout.update(last, tree)
+        described = compare(last, ProviderTree(), tree).reports
+        try:
+            for host in self._hosts.values():
+                message = ReportHostsInCell(request_id=request_id, agent=self.agent, hosts=(host,))
+                decode_strictly(ReportHostsInCell, encode(message))
+            decode_strictly(ReportProviders, encode(ReportProviders(request_id=request_id, providers=described)))
+        except errors.InvalidRequest as fault:
+            raise errors.ConfigurationError(
+                reason=f"[fake_driver] describes hosts that no cell takes: {fault}"
+            ) from fault
 
     def _describe(self, host: str) -> HostReport:
         return HostReport(

@@ -11,6 +11,16 @@ def _hosts(name: str, of_which: str) -> cfg.ListOpt:
     return cfg.ListOpt(name, default=[], help=f"Names of hosts {of_which}")
 
 
+def _amount(name: str, default: int, least: int, what: str) -> cfg.IntOpt:
+    """Declare an amount of a resource class: the greatest is that of an inventory."""
+    return cfg.IntOpt(name, default=default, min=least, max=2**31 - 1, help=what)
+
+
+def _parts(name: str, what: str) -> cfg.IntOpt:
+    """Declare a number of child providers of a host: a report has at most 1000 providers."""
+    return cfg.IntOpt(name, default=0, min=0, max=999, help=what)
+
+
 #: Group `compute`.
 COMPUTE = [
     cfg.StrOpt(
@@ -55,7 +65,7 @@ COMPUTE = [
 
 #: Group `fake_driver`.
 FAKE_DRIVER = [
-    cfg.IntOpt("hosts", default=1, min=1, help="The number of hosts that the fake driver simulates."),
+    cfg.IntOpt("hosts", default=1, min=1, max=1_000_000, help="The number of hosts that the fake driver simulates."),
     cfg.StrOpt("host_prefix", help="The prefix of the names of the simulated hosts. The default is the agent's name."),
     cfg.StrOpt(
         "availability_zone",
@@ -63,11 +73,11 @@ FAKE_DRIVER = [
         regex="^.{0,254}\\S\\Z",
         help="The availability zone of the simulated hosts.",
     ),
-    cfg.IntOpt("vcpus", default=16, min=1, help="Inventory of VCPU of each host."),
-    cfg.IntOpt("pcpus", default=0, min=0, help="Inventory of PCPU of each host, in addition to its VCPU."),
+    _amount("vcpus", 16, 1, "Inventory of VCPU of each host."),
+    _amount("pcpus", 0, 0, "Inventory of PCPU of each host, in addition to its VCPU."),
     cfg.FloatOpt("vcpu_allocation_ratio", default=1.0, min=0.001, help="The allocation ratio of VCPU of each host."),
-    cfg.IntOpt("memory_mb", default=32768, min=1, help="Inventory of MEMORY_MB of each host."),
-    cfg.IntOpt("disk_gb", default=500, min=0, help="Inventory of DISK_GB of each host. 0 means none."),
+    _amount("memory_mb", 32768, 1, "Inventory of MEMORY_MB of each host."),
+    _amount("disk_gb", 500, 0, "Inventory of DISK_GB of each host. 0 means none."),
     cfg.StrOpt(
         "shared_disk_aggregate",
         regex=f"^\\Z|{_UUID}",
@@ -101,21 +111,19 @@ FAKE_DRIVER = [
         help="How the hosts describe their resources. An agent that is restarted with another layout requests a "
         "reshape of the resource providers of its hosts.",
     ),
-    cfg.IntOpt(
+    _parts(
         "numa_nodes",
-        default=0,
-        min=0,
-        help="The number of NUMA nodes of each host. They share its VCPU, PCPU and MEMORY_MB equally. 0 means none.",
+        "The number of NUMA nodes of each host. They share its VCPU, PCPU and MEMORY_MB equally. 0 means none.",
     ),
-    cfg.IntOpt("gpus", default=0, min=0, help="The number of physical GPUs of each host."),
-    cfg.IntOpt("vgpus_per_gpu", default=4, min=1, help="Inventory of VGPU of each physical GPU."),
-    cfg.IntOpt("nics", default=0, min=0, help="The number of SR-IOV NICs of each host."),
-    cfg.IntOpt("vfs_per_nic", default=8, min=1, help="Inventory of SRIOV_NET_VF of each NIC."),
-    cfg.IntOpt(
+    _parts("gpus", "The number of physical GPUs of each host."),
+    _amount("vgpus_per_gpu", 4, 1, "Inventory of VGPU of each physical GPU."),
+    _parts("nics", "The number of SR-IOV NICs of each host."),
+    _amount("vfs_per_nic", 8, 1, "Inventory of SRIOV_NET_VF of each NIC."),
+    _amount(
         "nic_bandwidth",
-        default=10_000_000,
-        min=0,
-        help="Inventory of NET_BW_EGR_KILOBIT_PER_SEC and of NET_BW_IGR_KILOBIT_PER_SEC of each NIC. 0 means none.",
+        10_000_000,
+        0,
+        "Inventory of NET_BW_EGR_KILOBIT_PER_SEC and of NET_BW_IGR_KILOBIT_PER_SEC of each NIC. 0 means none.",
     ),
     cfg.ListOpt(
         "physnets",

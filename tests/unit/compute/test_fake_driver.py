@@ -1,6 +1,7 @@
 """Test the misbehaviour of the fake driver: options choose it, and it is the same in every run."""
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -270,3 +271,36 @@ def test_the_default_file_is_named_after_cell_and_agent_with_special_characters_
     driver.close()
 
     assert (tmp_path / "moorage-fake-cell1-rack%2F1.sqlite").is_file()
+
+
+DEEP = '{"a": ' * 101 + "1" + "}" * 101
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"vcpus": 2**31}, "vcpus"),
+        ({"memory_mb": 2**31}, "memory_mb"),
+        ({"disk_gb": 2**31}, "disk_gb"),
+        ({"pcpus": 2**31}, "pcpus"),
+        ({"gpus": 1, "vgpus_per_gpu": 2**31}, "vgpus_per_gpu"),
+        ({"nics": 1, "vfs_per_nic": 2**31}, "vfs_per_nic"),
+        ({"nics": 1, "nic_bandwidth": 2**31}, "nic_bandwidth"),
+        ({"numa_nodes": 1000}, "numa_nodes"),
+        ({"gpus": 1000}, "gpus"),
+        ({"nics": 1000}, "nics"),
+        ({"hosts": 10**11}, "hosts"),
+        ({"gpus": 500, "nics": 500}, "$.providers"),
+        ({"gpus": 2, "vgpus_per_gpu": 2**31 - 1, "layout": "flat"}, "$.providers[0].inventories[...]"),
+        ({"traits": [f"CUSTOM_{n}" for n in range(1025)]}, "$.providers[0].traits"),
+        ({"nics": 1, "physnets": ["x" * 300]}, "$.providers[1].traits[0]"),
+        ({"host_prefix": "x" * 252}, "$.hosts[0].service_host"),
+        ({"gpus": 1, "host_prefix": "x" * 250}, "$.providers[1].name"),
+        ({"attributes": [f"host-0002: {DEEP}"]}, "its values are nested more than 100 levels deep"),
+    ],
+)
+def test_hosts_that_no_cell_would_take_are_refused_at_the_start(
+    tmp_path: Path, options: dict[str, Any], wrong: str
+) -> None:
+    with pytest.raises(errors.ConfigurationError, match=re.escape(wrong)):
+        FakeDriver(settings(tmp_path, fake_driver=options), "agent1", "cell1")
