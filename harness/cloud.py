@@ -82,6 +82,8 @@ class CloudSpec:
     ``settings`` (group, option, value) apply to every service, and to plug-ins (``filters``, ``weighers``,
     ``request_filters``). ``transport_url`` and ``database_connection`` default to an in-process bus and a temporary
     SQLite file. Each of the ``schedulers`` also serves the placement role, unless ``placement_apart``.
+
+    :raises ConfigurationError: a number is not one, or is too small: without a scheduler or a cell no host comes up.
     """
 
     hosts: int = 10
@@ -92,6 +94,12 @@ class CloudSpec:
     transport_url: str | None = None
     database_connection: str | None = None
     settings: Settings = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, least in (("hosts", 0), ("cells", 1 if self.hosts else 0), ("schedulers", 1)):
+            number = getattr(self, name)
+            if not isinstance(number, int) or number < least:
+                raise errors.ConfigurationError(reason=f"{name}={number!r} is not a whole number from {least}")
 
     @property
     def cell_names(self) -> list[str]:

@@ -27,13 +27,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def moorage_cloud(request: pytest.FixtureRequest) -> Iterator["RunningCloud"]:
     """Yield a running cloud, as the nearest marker ``moorage_cloud`` describes it."""
     from harness.cloud import CloudSpec, RunningCloud
+    from moorage import errors
 
     marker = request.node.get_closest_marker(_MARKER)
     if marker is not None and marker.args:
         raise pytest.UsageError(f"{_MARKER} takes what a cloud has by name, as in {_MARKER}(hosts=3)")
     try:
         spec = CloudSpec(**(marker.kwargs if marker else {}))
-    except TypeError as fault:
+    except (TypeError, errors.ConfigurationError) as fault:
         raise pytest.UsageError(f"{_MARKER}: {fault}") from fault
     with RunningCloud(spec) as cloud:
         yield cloud

@@ -40,7 +40,7 @@ def measure(servers: Servers, hosts: int, per_request: int, load: Load, say: Say
     :raises ConfigurationError: the database is not empty.
     """
     url, request = str(servers.database_url), Request(per_request, alternates=0)
-    with closing(Database(url, MAIN.name)) as database, created_schemas(database, CloudSpec(cells=0)):
+    with closing(Database(url, MAIN.name)) as database, created_schemas(database, CloudSpec(hosts=0, cells=0)):
         create_cell(database)
         fill(database, range(hosts), fake_hosts(LARGE))
         say(f"measuring for {load.seconds:g} s")

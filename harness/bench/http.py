@@ -63,7 +63,7 @@ def measure(database_url: str, *, providers: int, clients: int, requests: int, w
     """
     with (
         contextlib.closing(Database(database_url, MAIN.name)) as database,
-        created_schemas(database, CloudSpec(cells=0)),
+        created_schemas(database, CloudSpec(hosts=0, cells=0)),
     ):
         uuids = _fill(database, providers)
         with _served(database_url, workers) as port:

@@ -17,6 +17,9 @@ def test_misspelt(moorage_cloud): ...
 
 @pytest.mark.moorage_cloud(3)
 def test_positional(moorage_cloud): ...
+
+@pytest.mark.moorage_cloud(schedulers=0)
+def test_without_a_scheduler(moorage_cloud): ...
 """
 
 
@@ -41,6 +44,7 @@ def test_the_test_on_the_page_passes(tmp_path: Path) -> None:
 def test_a_marker_with_invalid_arguments_is_an_error_that_names_them(tmp_path: Path) -> None:
     status, printed = run(tmp_path, MISUSED)
 
-    assert (status, "2 errors" in printed) == (1, True), printed
+    assert (status, "3 errors" in printed) == (1, True), printed
     assert "unexpected keyword argument 'host'" in printed
     assert "takes what a cloud has by name" in printed
+    assert "schedulers=0 is not a whole number from 1" in printed
