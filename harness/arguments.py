@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.termination import unwound_by_signals
 from moorage import errors
-from moorage.cli.arguments import Argument, argument
+from moorage.cli.arguments import Argument, argument, number_from
 from moorage.cli.command import Configured
 
 if TYPE_CHECKING:  # these modules need an extra
@@ -21,26 +21,15 @@ if TYPE_CHECKING:  # these modules need an extra
 
 #: The URL scheme of the bus inside a process.
 INPROC = "inproc:"
+#: The most clients or services of one command: each is a thread or a process, or has several. Arbitrary.
+MOST_THREADS = 1000
 #: The kinds of private servers: one server of each, or a cluster of three nodes of each.
 SINGLE, CLUSTER = "single", "cluster"
 
 
-def count(least: int = 1) -> Any:
-    """Return a parser of integers that are at least ``least``."""
-
-    def parse(text: str) -> int:
-        number = int(text)
-        if number < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}")
-        return number
-
-    parse.__name__ = "number"
-    return parse
-
-
-def count_option(name: str, default: int, what: str, *, least: int = 1) -> Argument:
-    """Declare an option for an integer from ``least``; its help is ``what``, followed by the default."""
-    return argument(name, type=count(least), default=default, help=f"{what} (default: %(default)s)")
+def count_option(name: str, default: int, what: str, *, least: int = 1, most: int = 1_000_000) -> Argument:
+    """Declare an option for an integer from ``least`` to ``most``; its help is ``what``, followed by the default."""
+    return argument(name, type=number_from(least, most), default=default, help=f"{what} (default: %(default)s)")
 
 
 def number_between(least: float, most: float) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from cliff.lister import Lister
 
-from harness.arguments import OnServers, count_option, number_between
+from harness.arguments import MOST_THREADS, OnServers, count_option, number_between
 from harness.audit import judge
 from harness.cloud import CloudSpec, RunningCloud
 from moorage import ids
@@ -47,7 +47,7 @@ class Demo(OnServers, Lister):
 
     arguments = (
         count_option("--hosts", 20, "Number of hosts"),
-        count_option("--cells", 2, "Number of cells"),
+        count_option("--cells", 2, "Number of cells", most=MOST_THREADS),
         count_option("--instances", 40, "Number of instances"),
         argument(
             "--fail-rate",

@@ -136,7 +136,10 @@ class Bench:
 
 
 def measure(hosts: int, repeat: int) -> list[ExplainResult]:
-    """Return results for requests that find a host and for requests that do not, on flat hosts in a SQLite file."""
+    """Return results for requests that find a host and for requests that do not, on flat hosts in a SQLite file.
+
+    :raises ConfigurationError: there are too few hosts.
+    """
     small = RequestSpec(
         project_id="bench",
         user_id="bench",
@@ -150,8 +153,13 @@ def measure(hosts: int, repeat: int) -> list[ExplainResult]:
         create(database)
         fill(database, range(hosts), _described)
         bench = Bench(database, repeat)
+        try:
+            placed = bench.placed("finds a host", small)
+        except errors.NoValidHost as refusal:
+            reason = f"there is no host left ({refusal.summary}): give more --hosts"
+            raise errors.ConfigurationError(reason=reason) from refusal
         return [
-            bench.placed("finds a host", small),
+            placed,
             bench.refused("finds no room", structs.replace(small, flavor=Flavor(vcpus=2, memory_mb=_TOO_LARGE))),
             bench.refused("finds nothing in its zone", structs.replace(small, availability_zone="nowhere")),
         ]

@@ -7,10 +7,10 @@ import time
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from harness.arguments import OnServers, count
+from harness.arguments import MOST_THREADS, OnServers
 from harness.drills.catalog import DRILLS
 from harness.drills.report import Arguments
-from moorage.cli.arguments import argument, positive
+from moorage.cli.arguments import argument, number_from, positive
 from moorage.cli.command import Configured, Record, ShownLines, Table, shown
 
 
@@ -36,7 +36,12 @@ class DrillRun(OnServers, ShowOne):
         argument("drill", choices=list(DRILLS), metavar="DRILL", help=f"Drill to run, one of: {', '.join(DRILLS)}"),
         argument("--seed", type=int, help="Random seed (default: the time)"),
         argument("--seconds", type=positive, default=30.0, help="Duration of the drill (default: %(default)s)"),
-        argument("--clients", type=count(), default=8, help="Number of clients (default: %(default)s); race has 16"),
+        argument(
+            "--clients",
+            type=number_from(1, MOST_THREADS),
+            default=8,
+            help="Number of clients (default: %(default)s); race has 16",
+        ),
         argument("--former", metavar="PYTHON", help="For upgrade: interpreter of an environment with another release"),
     )
 

@@ -1,16 +1,18 @@
 """The command of the simulation: run many histories, and describe each that breaks a promise by a short story."""
 
 import argparse
-import importlib
+import pkgutil
 import shlex
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.simulation.story import Story, draw
+from moorage.cli.arguments import number_from
 
 _say = partial(print, flush=True)
 #: Seconds of the machine's clock between two progress lines.
@@ -21,10 +23,22 @@ if TYPE_CHECKING:
 
 
 def load(named: str | None) -> None:
-    """Call ``module:function``, if one is given."""
-    if named is not None:
-        module, _, function = named.partition(":")
-        getattr(importlib.import_module(module), function)()
+    """Call ``module:function``, if one is given.
+
+    :raises SystemExit: there is no such function.
+    """
+    if named is None:
+        return
+    try:
+        function = pkgutil.resolve_name(named)
+    except (ImportError, ValueError, AttributeError) as fault:
+        function, reason = None, str(fault)
+    else:
+        reason = "that is not a function"
+    if not callable(function):
+        sys.stderr.write(f"--load {named!r} is not MODULE:FUNCTION: {reason}\n")
+        raise SystemExit(2)
+    function()
 
 
 def main(asked: argparse.Namespace) -> int:
@@ -94,19 +108,6 @@ def _tell(story: Story, outcome: "Outcome", asked: argparse.Namespace) -> None:
     _say(f"trace {trace}; again: python -m harness.simulation {shlex.join(again)}\n")
 
 
-def _from(least: int) -> Callable[[str], int]:
-    """Return a parser of integers from ``least``."""
-
-    def parse(text: str) -> int:
-        number = int(text)
-        if number < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}")
-        return number
-
-    parse.__name__ = "number"
-    return parse
-
-
 def parsed(arguments: Sequence[str], today: str) -> argparse.Namespace:
     """Parse the arguments of the command; the default seed is the date."""
     parser = argparse.ArgumentParser(prog="python -m harness.simulation", description=__doc__)
@@ -119,11 +120,15 @@ def parsed(arguments: Sequence[str], today: str) -> argparse.Namespace:
         ("--most", 1, 1, "Stop after this number of histories that break a promise"),
         ("--shrink", 0, 150, "Maximum number of stories to try in order to shorten a failing one"),
     ):
-        parser.add_argument(name, type=_from(least), default=default, help=f"{what} (default: %(default)s)")
+        parser.add_argument(name, type=number_from(least), default=default, help=f"{what} (default: %(default)s)")
     parser.add_argument("--as-it-is", action="store_true", help="Do not shorten a failing story")
     parser.add_argument("--verbose", action="store_true", help="Print a line for each history")
     parser.add_argument("--load", help="Function to call before the first history, as MODULE:FUNCTION")
     asked = parser.parse_args(arguments)
+    try:
+        asked.seed.encode()
+    except UnicodeEncodeError:
+        parser.error(f"--seed {asked.seed!r} is not text in UTF-8")
     if asked.after >= asked.histories:
         parser.error(f"--after {asked.after} leaves none of {asked.histories} histories")
     return asked

@@ -97,6 +97,21 @@ def whole_number(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
+def number_from(least: int, most: int = 1_000_000) -> Callable[[str], int]:
+    """Return a parser of whole numbers in a range."""
+
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}")
+        if number > most:
+            raise argparse.ArgumentTypeError(f"must be at most {most}")
+        return number
+
+    parse.__name__ = "number"
+    return parse
+
+
 def count(text: str) -> int:
     """Parse a number of entries."""
     if not text.isdecimal() or not int(text):

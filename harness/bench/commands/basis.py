@@ -7,14 +7,14 @@ from typing import Any
 
 from rich.console import Console
 
-from harness.arguments import count_option, number_between
+from harness.arguments import MOST_THREADS, count_option, number_between
 from harness.bench.requests import Request
 from moorage.cli.arguments import Argument, argument, positive
 
 #: The number of clients, and for how long they send requests.
 LOAD: tuple[Argument, ...] = (
-    count_option("--clients", 1, "Number of clients"),
-    count_option("--processes", 1, "Number of client processes, if servers are used"),
+    count_option("--clients", 1, "Number of clients", most=MOST_THREADS),
+    count_option("--processes", 1, "Number of client processes, if servers are used", most=MOST_THREADS),
     argument("--seconds", type=positive, default=5.0, help="Seconds to measure (default: %(default)s)"),
 )
 PER_REQUEST = count_option("--per-request", 1, "Instances per request")

@@ -9,6 +9,7 @@ from typing import Any
 from cliff.show import ShowOne
 
 from harness.arguments import (
+    MOST_THREADS,
     OnServers,
     count_option,
     number_between,
@@ -40,8 +41,8 @@ class _OverRpc(OnServers, ShowOne):
 
     arguments = (
         count_option("--hosts", 1000, "Number of hosts"),
-        count_option("--cells", 1, "Number of cells"),
-        count_option("--schedulers", 1, "Number of schedulers"),
+        count_option("--cells", 1, "Number of cells", most=MOST_THREADS),
+        count_option("--schedulers", 1, "Number of schedulers", most=MOST_THREADS),
         *LOAD,
     )
 
@@ -168,8 +169,8 @@ class BenchIdle(OnServers, ShowOne):
 
     arguments = (
         count_option("--hosts", 10_000, "Number of hosts"),
-        count_option("--cells", 1, "Number of cells"),
-        count_option("--schedulers", 1, "Number of schedulers"),
+        count_option("--cells", 1, "Number of cells", most=MOST_THREADS),
+        count_option("--schedulers", 1, "Number of schedulers", most=MOST_THREADS),
         argument(
             "--settle", type=positive, default=15.0, help="Seconds to wait before measuring (default: %(default)s)"
         ),

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from harness.arguments import Servers, count_option, private_mariadb, servers_argument
+from harness.arguments import MOST_THREADS, Servers, count_option, private_mariadb, servers_argument
 from harness.bench import claims, http
 from harness.bench.commands.basis import LOAD, PER_REQUEST, given, progress
 from harness.bench.load import Load
@@ -59,9 +59,9 @@ class BenchHttp(Configured, Lister):
     arguments = (
         _DATABASE_OPTIONS,
         count_option("--providers", 1000, "Number of hosts"),
-        count_option("--clients", 8, "Number of client threads"),
+        count_option("--clients", 8, "Number of client threads", most=MOST_THREADS),
         count_option("--requests", 400, "Requests of each kind"),
-        count_option("--workers", 2, "Number of API processes"),
+        count_option("--workers", 2, "Number of API processes", most=MOST_THREADS),
     )
 
     def take_action(self, arguments: argparse.Namespace) -> Table:

@@ -18,3 +18,11 @@ def test_the_output_has_the_times_of_decisions_with_and_without_an_explanation(
         assert row["filters"] >= 8
         assert row["weighers"] >= 5
         assert row["decision_ms"] > 0
+
+
+@pytest.mark.parametrize("hosts", ["1", "2"])
+def test_too_few_hosts_end_the_run_with_an_error(hosts: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "explain", "--hosts", hosts, "--repeat", "2"]) != 0
+    printed = capsys.readouterr().err
+    assert "there is no host left" in printed
+    assert "give more --hosts" in printed

@@ -15,6 +15,7 @@ from harness.simulation.story import draw
     [
         *(("--jobs", "0"), ("--jobs", "-1"), ("--histories", "0"), ("--operations", "0"), ("--most", "0")),
         *(("--after", "-1"), ("--after", "1"), ("--shrink", "-1"), ("--jobs", "two")),
+        *(("--histories", "1" + "0" * 12), ("--jobs", "1000001"), ("--seed", "\udcff")),
     ],
 )
 def test_a_number_with_which_no_history_could_be_run_is_refused(
@@ -24,6 +25,16 @@ def test_a_number_with_which_no_history_could_be_run_is_refused(
         command.parsed([option, value], "today")
     assert ended.value.code == 2
     assert option in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", ["nosuch:x", "os", "os:nosuch", "os:sep", "", ":x", ".os:fork", "\udcff:x"])
+def test_a_function_to_load_that_does_not_exist_is_refused_with_the_reason(
+    named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.load(named)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"--load {named!r} is not MODULE:FUNCTION: ")
 
 
 @pytest.mark.parametrize(
