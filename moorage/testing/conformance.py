@@ -17,8 +17,9 @@ from moorage import errors
 from moorage.model import RequestSpec
 from moorage.plugin import Aggregate, BadValue, Cloud, Filter, Host, HostView, RequestFilter, RequestRefused, Weigher
 from moorage.plugin.request_filter import valid_request
-from moorage.testing.builders import candidate, cloud, settings_of
-from moorage.testing.describe import faultless, of_host, of_request
+from moorage.testing.builders import candidate, cloud
+from moorage.testing.classes import check_multiplier, check_reason, constructed
+from moorage.testing.describe import faultless, of_host, of_request, require
 from moorage.testing.samples import Sample, Words, samples
 
 P = TypeVar("P", Filter, Weigher, RequestFilter)
@@ -28,8 +29,6 @@ T = TypeVar("T")
 _SAMPLES = 200
 #: The most seconds of one call for the few hosts of a sample. Arbitrary: a sound plug-in needs a thousandth.
 _LONGEST_ANSWER = 0.5
-#: A reason follows the name of a host: "host7 is in another rack".
-_REASON_BEGINS = frozenset({"is", "has", "was", "does"})
 
 
 def check_filter(
@@ -48,12 +47,12 @@ def check_filter(
     :param decides: whether it must pass one host and refuse another; otherwise the check may have tested nothing.
     :raises AssertionError: it lacks one, with a sentence about it.
     """
-    _check_reason(kind)
+    check_reason(kind)
     results = _results(kind, settings, words, count, answers_of, "answered")
     if decides:
         found = {answer for _, answers in results if answers is not None for answer in answers}
         what = "let all hosts pass" if found == {True} else "refused all hosts"
-        _require(
+        require(
             found == {True, False},
             f"{kind.__name__} has {what} in {count} samples: say by `words` and `settings` what it looks at, or "
             "`decides=False`",
@@ -73,10 +72,10 @@ def check_weigher(
     :param decides: whether it must prefer one host to another.
     :raises AssertionError: it lacks one, with a sentence about it.
     """
-    _require(np.isfinite(one := kind.default_multiplier), f"{kind.__name__} has the default multiplier {one}")
+    check_multiplier(kind)
     results = _results(kind, settings, words, count, scores_of, "said")
     if decides:
-        _require(
+        require(
             any(scores is not None and len(set(scores)) > 1 for _, scores in results),
             f"to {kind.__name__} all hosts weigh the same in {count} samples: say by `words` and `settings` what it "
             "looks at, or `decides=False`",
@@ -101,13 +100,13 @@ def check_request_filter(
     words = words or Words()
     clouds = [cloud(aggregates, words.traits), cloud(aggregates), cloud()]
     results = []
-    with _whole(kind, settings) as (plugin, fresh):
+    with constructed(kind, settings) as (plugin, fresh):
         for number, sample in enumerate(samples(words, count)):
             here = clouds[number % len(clouds)]
             present = _listed(here)
             with unchanged(sample.view, sample.request, kind.__name__), faultless(kind.__name__, sample.request):
                 narrowed = _timed(partial(_narrowed, plugin, sample.request, here), kind.__name__, len(sample.view))
-            _require(
+            require(
                 _listed(here) == present,
                 f"{kind.__name__} has changed the host aggregates of the cloud: {present} have become {_listed(here)}",
             )
@@ -116,12 +115,14 @@ def check_request_filter(
                 _require_narrower(kind.__name__, sample.request, narrowed)
                 with faultless(kind.__name__, narrowed):
                     again = _narrowed(plugin, narrowed, here)
-                _require(again == narrowed, f"{kind.__name__} makes {again} of what it has made already: {narrowed}")
+                require(again == narrowed, f"{kind.__name__} makes {again} of what it has made already: {narrowed}")
         # The last cloud comes first: what a plug-in keeps of the first cloud that it is asked about is wrong there.
         for turn in reversed(range(len(clouds))):
             for asked, here, narrowed in reversed(results[turn :: len(clouds)]):
-                _require(_narrowed(fresh, asked, here) == narrowed, f"{kind.__name__} does not repeat its answer")
-    _require(
+                with faultless(kind.__name__, asked):
+                    again = _narrowed(fresh, asked, here)
+                require(again == narrowed, f"{kind.__name__} does not repeat its answer")
+    require(
         any(narrowed != asked for asked, _, narrowed in results) or not decides,
         f"{kind.__name__} has changed no request in {count} samples: say by `words` what it looks at, or "
         "`decides=False`",
@@ -142,7 +143,7 @@ def answers_of(plugin: Filter, view: HostView, request: RequestSpec) -> list[boo
     try:
         plugin.check(request)
     except errors.InvalidRequest as refusal:
-        _require(
+        require(
             refusal.path.startswith("$."), f"{name} refuses a request by the path {refusal.path!r}: begin with '$.'"
         )
         return None
@@ -152,29 +153,29 @@ def answers_of(plugin: Filter, view: HostView, request: RequestSpec) -> list[boo
         alone = [plugin.passes(host, request) for host in hosts]
     except BadValue:
         return None
-    _require(
+    require(
         isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (len(view),),
         f"{name}'s mask is no array of {len(view)} booleans, but {mask!r}",
     )
     for row, (host, answer) in enumerate(zip(hosts, alone, strict=True)):
-        _require(
+        require(
             isinstance(answer, bool | np.bool_),
             f"{name} says {answer!r} of {host.service_host}, which is neither true nor false",
         )
-        _require(
+        require(
             bool(answer) == bool(mask[row]),
             f"{name} says {answer} of {host.service_host} alone, and {mask[row]} in its mask: "
             f"{of_host(host)}; {of_request(request)}",
         )
         if not answer:
             why = plugin.why(host, request)
-            _require(
+            require(
                 isinstance(why, str) and bool(why.strip()),
                 f"{name} does not say why it refuses {of_host(host)}, but {why!r}",
             )
     answers = [bool(answer) for answer in alone]
     concerned = _concerned(plugin, request)
-    _require(concerned or all(answers), f"{name} is not concerned, and refuses hosts: {of_request(request)}")
+    require(concerned or all(answers), f"{name} is not concerned, and refuses hosts: {of_request(request)}")
     # A scheduler never calls a filter that is not concerned with a candidate.
     if concerned and type(plugin).passes_candidate is not Filter.passes_candidate:
         for host in hosts:
@@ -197,12 +198,12 @@ def _check_candidates(plugin: Filter, host: Host, request: RequestSpec) -> None:
             again = plugin.passes_candidate(host, shown, request)
         except BadValue:
             continue
-        _require(
+        require(
             isinstance(answer, bool | np.bool_),
             f"{name} says {answer!r} of a candidate of {host.service_host}, which is neither true nor false",
         )
-        _require(answer == again, f"{name} says {answer} of a candidate of {host.service_host}, and then {again}")
-        _require(shown == candidate(amounts), f"{name} has changed a candidate of {host.service_host}: {amounts}")
+        require(answer == again, f"{name} says {answer} of a candidate of {host.service_host}, and then {again}")
+        require(shown == candidate(amounts), f"{name} has changed a candidate of {host.service_host}: {amounts}")
 
 
 def scores_of(plugin: Weigher, view: HostView, request: RequestSpec, *, finite: bool = True) -> list[float] | None:
@@ -220,26 +221,26 @@ def scores_of(plugin: Weigher, view: HostView, request: RequestSpec, *, finite: 
         alone = [plugin.weigh(host, request) for host in hosts]
     except BadValue:
         return None
-    _require(
+    require(
         isinstance(scores, np.ndarray) and scores.dtype == np.float64 and scores.shape == (len(view),),
         f"{name}'s scores are no array of {len(view)} floats, but {scores!r}",
     )
     for host, weight, at_once in zip(hosts, alone, scores, strict=True):
-        _require(
+        require(
             isinstance(weight, int | float | np.number) and not isinstance(weight, bool),
             f"{name} gives {host.service_host} the weight {weight!r}, which is no number",
         )
-        _require(
+        require(
             not finite or bool(np.isfinite(weight)),
             f"{name} gives {host.service_host} the weight {weight}, which cannot be compared: "
             f"{of_host(host)}; {of_request(request)}",
         )
-        _require(
+        require(
             bool(weight == at_once or (np.isnan(weight) and np.isnan(at_once))),
             f"{name} gives {host.service_host} {weight} alone, and {at_once} among all: "
             f"{of_host(host)}; {of_request(request)}",
         )
-    _require(
+    require(
         _concerned(plugin, request) or len({repr(each) for each in scores.tolist()}) <= 1,
         f"{name} is not concerned, and prefers hosts: {of_request(request)}",
     )
@@ -255,62 +256,14 @@ def unchanged(view: HostView, request: RequestSpec, name: str) -> Iterator[None]
     before = copy.deepcopy(([view.host(row) for row in range(len(view))], request))
     yield
     hosts, asked = before
-    _require(
-        request == asked, f"{name} has changed a request: it was {of_request(asked)}, and is {of_request(request)}"
-    )
+    require(request == asked, f"{name} has changed a request: it was {of_request(asked)}, and is {of_request(request)}")
     for row, host in enumerate(hosts):
-        _require(
+        require(
             view.host(row) == host, f"{name} has changed a host: {of_host(host)} has become {of_host(view.host(row))}"
         )
 
 
 # --- Small things ---------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _whole(kind: type[P], settings: Mapping[str, Any] | None) -> Iterator[tuple[P, P]]:
-    """Yield two plug-ins of a class, and check afterwards that their settings are unchanged."""
-    given = settings_of(kind, **settings or {})
-    for option in kind.options:
-        _require(bool(option.help), f"the option {option.name} of {kind.__name__} has no help")
-    keys = getattr(kind, "numeric_metadata", ())
-    _require(not isinstance(keys, str), f"{kind.__name__} has the text {keys!r} instead of a list as numeric_metadata")
-    for key in keys:
-        _require(isinstance(key, str), f"{kind.__name__} names {key!r} as a key of metadata, which is no text")
-    before = copy.deepcopy(given)
-    on_classes = _kept_on_classes(kind)
-    yield kind(given), kind(copy.deepcopy(given))
-    for name, value in _kept_on_classes(kind).items():
-        _require(
-            name in on_classes and _same(on_classes[name], value),
-            f"{kind.__name__} has changed {name}, which all schedulers' threads share: it keeps state on its class",
-        )
-    _require(given == before, f"{kind.__name__} has changed its settings: {before} have become {given}")
-
-
-def _kept_on_classes(kind: type) -> dict[str, Any]:
-    """Return a plug-in's class attributes by class and name, as copies if they can be copied."""
-    found: dict[str, Any] = {}
-    for base in kind.__mro__:
-        if base.__module__.startswith(("moorage.", "builtins", "abc")):
-            continue
-        for name, value in vars(base).items():
-            if name.startswith(("__", "_abc_")) or callable(value) or hasattr(type(value), "__get__"):
-                continue
-            try:
-                copied = copy.deepcopy(value)
-            except Exception:  # noqa: BLE001 - for instance a lock
-                copied = value
-            # A value that does not equal its copy is compared by identity.
-            found[f"{base.__name__}.{name}"] = copied if _same(copied, value) else value
-    return found
-
-
-def _same(before: Any, after: Any) -> bool:
-    try:
-        return before is after or bool(before == after)
-    except Exception:  # noqa: BLE001 - values that cannot be compared, such as arrays, are compared by their text
-        return repr(before) == repr(after)
 
 
 def _timed(ask: Callable[[], T], name: str, hosts: int) -> T:
@@ -325,18 +278,11 @@ def _timed(ask: Callable[[], T], name: str, hosts: int) -> T:
         begun = time.monotonic()
         ask()
         seconds = min(seconds, time.monotonic() - begun)
-    _require(
+    require(
         seconds <= _LONGEST_ANSWER,
         f"{name} takes {seconds:.1f} s for a question about {hosts} hosts, and has [scheduler] plugin_timeout for all",
     )
     return answer
-
-
-def _check_reason(kind: type[Filter]) -> None:
-    reason = kind.reason
-    is_reason = isinstance(reason, str) and reason != Filter.reason and reason.split(" ")[0] in _REASON_BEGINS
-    words = f"the reason of {kind.__name__} is {reason!r}: it follows a host's name, as 'is in another rack' does"
-    _require(is_reason, words)
 
 
 def _results(
@@ -349,20 +295,21 @@ def _results(
 ) -> list[tuple[Sample, T]]:
     """Return a plug-in's results of samples, which another one repeats in reverse order: a plug-in keeps no state."""
     results, name = [], kind.__name__
-    with _whole(kind, settings) as (plugin, fresh):
+    with constructed(kind, settings) as (plugin, fresh):
         for sample in samples(words or Words(), count):
             view, request = sample.view, sample.request
             with unchanged(view, request, name), faultless(name, request):
                 results.append((sample, _timed(partial(ask, plugin, view, request), name, len(view))))
         for sample, result in reversed(results):
-            again = ask(fresh, sample.view, sample.request)
-            _require(again == result, f"{name} has {said} {result}, and asked again, {again}: it keeps state")
+            with faultless(name, sample.request):
+                again = ask(fresh, sample.view, sample.request)
+            require(again == result, f"{name} has {said} {result}, and asked again, {again}: it keeps state")
     return results
 
 
 def _concerned(plugin: Filter | Weigher, request: RequestSpec) -> bool:
     concerned = plugin.concerns(request)
-    _require(isinstance(concerned, bool), f"{type(plugin).__name__}.concerns says {concerned!r}, no boolean")
+    require(isinstance(concerned, bool), f"{type(plugin).__name__}.concerns says {concerned!r}, no boolean")
     return concerned
 
 
@@ -371,10 +318,10 @@ def _narrowed(plugin: RequestFilter, request: RequestSpec, here: Any) -> Request
     try:
         narrowed = plugin.narrow(request, here)
     except RequestRefused as refused:
-        _require(bool(refused.reason), f"{name} refuses a request and does not say why: {of_request(request)}")
+        require(bool(refused.reason), f"{name} refuses a request and does not say why: {of_request(request)}")
         return f"refused: {refused.reason}"
     except errors.InvalidRequest as fault:
-        _require(fault.path.startswith("$."), f"{name} refuses a request by the path {fault.path!r}: begin with '$.'")
+        require(fault.path.startswith("$."), f"{name} refuses a request by the path {fault.path!r}: begin with '$.'")
         return f"invalid: {fault}"
     try:
         return valid_request(narrowed)
@@ -392,9 +339,4 @@ def _require_narrower(name: str, asked: RequestSpec, narrowed: RequestSpec) -> N
     lost = [field for field in listed if set(getattr(asked, field)) - set(getattr(narrowed, field))]
     lost += [field for field in single if getattr(asked, field) not in (None, getattr(narrowed, field))]
     lost += ["groups"] if asked.suffixed.keys() - narrowed.groups.keys() else []
-    _require(not lost, f"{name} drops {', '.join(lost)}, and so widens a request: {of_request(asked)}")
-
-
-def _require(holds: bool, sentence: str) -> None:
-    if not holds:
-        raise AssertionError(sentence)
+    require(not lost, f"{name} drops {', '.join(lost)}, and so widens a request: {of_request(asked)}")

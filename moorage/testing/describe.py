@@ -33,6 +33,15 @@ def of_request(request: RequestSpec) -> str:
     return f"a request with {', '.join(_unusual(request, usual_request())) or 'nothing unusual'}"
 
 
+def require(holds: bool, sentence: str) -> None:
+    """Check that a plug-in has a property.
+
+    :raises AssertionError: it lacks it, with a sentence about it.
+    """
+    if not holds:
+        raise AssertionError(sentence)
+
+
 @contextmanager
 def faultless(name: str, request: RequestSpec) -> Iterator[None]:
     """Check that the plug-in ``name`` raises no exception that a scheduler would count as its fault.
@@ -43,7 +52,7 @@ def faultless(name: str, request: RequestSpec) -> Iterator[None]:
         yield
     except AssertionError:
         raise
-    except Exception as fault:  # an author's class may raise anything
+    except (Exception, SystemExit) as fault:  # an author's class may raise anything
         raise AssertionError(
             f"{name} raises {type(fault).__name__}: {fault}; asked by {of_request(request)}"
         ) from fault

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -51,6 +51,45 @@ class Unmultiplied(Weighing):
     default_multiplier = math.inf
 
 
+class WithoutMultiplier(Weighing):
+    default_multiplier: ClassVar[Any] = None
+
+
+class WrittenMultiplier(Weighing):
+    default_multiplier: ClassVar[Any] = "1.0"
+
+
+class WithoutKeys(Weighing):
+    numeric_metadata: ClassVar[Any] = None
+
+
+class Unconstructed(Weighing):
+    def __init__(self, settings: Any) -> None:
+        raise LookupError("no such rack")
+
+
+class Leaving(Weighing):
+    def __init__(self, settings: Any) -> None:
+        raise SystemExit(3)
+
+
+class Exiting(Weighing):
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        raise SystemExit(3)
+
+
+class FailingAgain(Weighing):
+    """Fails if its first request is that of the last sample."""
+
+    first: Any = None
+
+    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
+        self.first = self.first or request
+        if self.first.flavor.vcpus == 4:
+            raise LookupError("no such rack")
+        return super().scores(view, request)
+
+
 class WithoutComma(Weighing):
     numeric_metadata = "rack_celsius"
 
@@ -59,6 +98,13 @@ class WithoutComma(Weighing):
     ("kind", "sentence"),
     [
         (WithoutComma, "has the text 'rack_celsius' instead of a list as numeric_metadata"),
+        (WithoutKeys, "has None as numeric_metadata, which is no list"),
+        (WithoutMultiplier, "default multiplier None, which is no finite number"),
+        (WrittenMultiplier, "default multiplier '1.0', which is no finite number"),
+        (Unconstructed, "Unconstructed cannot be constructed: LookupError: no such rack"),
+        (Leaving, "Leaving cannot be constructed: SystemExit: 3"),
+        (Exiting, "Exiting raises SystemExit: 3"),
+        (FailingAgain, "FailingAgain raises LookupError: no such rack"),
         (OtherScores, "3.0 alone, and 2.0 among all"),
         (WholeNumbers, "scores are no array of . floats"),
         (NotANumber, "the weight nan, which cannot be compared"),
