@@ -1,6 +1,7 @@
 """Load by many clients: threads in several processes, which start together and are counted for a given time."""
 
 import multiprocessing
+import signal
 import threading
 import time
 from collections import Counter
@@ -91,9 +92,12 @@ class _Tally:
     refused: Counter[str] = field(default_factory=Counter)
     created: list[str] = field(default_factory=list)
 
-    def run(self, operation: Operation, begin: float, end: float) -> None:
-        """Repeat an operation until ``end``, and count the operations that end between ``begin`` and ``end``."""
-        while (started := time.monotonic()) < end:
+    def run(self, operation: Operation, begin: float, end: float, gone: threading.Event) -> None:
+        """Repeat an operation until ``end``, and count the operations that end between ``begin`` and ``end``.
+
+        :param gone: is set when nobody waits for the counts any more.
+        """
+        while (started := time.monotonic()) < end and not gone.is_set():
             refusal, uuids = "", tuple[str, ...]()
             try:
                 uuids = operation()
@@ -164,6 +168,12 @@ def _started(load: Load, opened: Opened, arguments: tuple[object, ...]) -> Itera
         for pipe in pipes:
             _received(pipe)
         yield pipes
+    except BaseException:
+        # A call of theirs to a service that has been ended as well would last for its whole time-out.
+        for each in running:
+            if isinstance(each, multiprocessing.process.BaseProcess):
+                each.terminate()
+        raise
     finally:
         for pipe in pipes:
             pipe.close()
@@ -187,6 +197,10 @@ def _received(pipe: Connection) -> Any:
 
 def _run(opened: Opened, arguments: tuple[object, ...], numbers: range, pipe: Connection) -> None:
     """Run the clients of one process: report that they are connected, get the counted time, and send the tallies."""
+    if multiprocessing.parent_process() is not None:
+        # On a terminal, Ctrl-C reaches every process. The one that measures ends this one.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gone = threading.Event()
     try:
         with opened(*arguments) as client:
             operations = [client(number) for number in numbers]
@@ -194,7 +208,15 @@ def _run(opened: Opened, arguments: tuple[object, ...], numbers: range, pipe: Co
             begin, end = pipe.recv()
             tallies = [_Tally() for _ in operations]
             with ThreadPoolExecutor(len(operations)) as pool:
-                list(pool.map(lambda tally, operation: tally.run(operation, begin, end), tallies, operations))
+                done = [
+                    pool.submit(tally.run, operation, begin, end, gone)
+                    for tally, operation in zip(tallies, operations, strict=True)
+                ]
+                # Nothing more is sent: the pipe is readable early only if its other end has been closed.
+                if pipe.poll(max(0.0, end - time.monotonic())):
+                    gone.set()
+            for each in done:
+                each.result()
         pipe.send(("counted", tallies))
     except (EOFError, BrokenPipeError):
         pass  # the run was ended elsewhere, for instance by Ctrl-C
