@@ -11,6 +11,7 @@ from harness.arguments import count_option, number_between
 from harness.bench import candidates, decide, explain, packing
 from harness.bench.commands.basis import SHAPE, progress, shape_of
 from harness.bench.store import host_settings
+from harness.termination import unwound_by_signals
 from moorage.cli.arguments import argument
 from moorage.cli.command import Configured, Record, Table, shown
 
@@ -36,7 +37,7 @@ class BenchDecide(Configured, ShowOne):
         settings = host_settings(
             occupancy, nested=request.nested, traits=arguments.traits, devices=arguments.devices, pool=arguments.pool
         )
-        with progress("storing hosts") as say:
+        with unwound_by_signals(), progress("storing hosts") as say:
             figures = asdict(decide.measure(arguments.hosts, settings, occupancy, request, arguments.repeat, say))
         return tuple(figures), shown(figures.values())
 
@@ -72,7 +73,8 @@ class BenchExplain(Configured, Lister):
 
     def take_action(self, arguments: argparse.Namespace) -> Table:
         """Measure, and return a row for each kind of request."""
-        measured = explain.measure(arguments.hosts, arguments.repeat)
+        with unwound_by_signals():
+            measured = explain.measure(arguments.hosts, arguments.repeat)
         columns = tuple(field.name for field in fields(explain.ExplainResult))
         return columns, [shown(asdict(figures).values()) for figures in measured]
 

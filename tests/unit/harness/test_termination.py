@@ -4,8 +4,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 import pytest
+
+from harness.bench import decide, explain
+from moorage import errors
+from moorage.cli.shell import main
 
 RUN = """
 import os, signal, sys
@@ -40,3 +45,19 @@ def test_a_signal_ends_a_run_and_later_signals_do_not_interrupt_its_cleaning(num
 
 def test_a_closed_terminal_does_not_end_a_run_under_nohup() -> None:
     assert end_of_run(signal.SIGHUP, signal.SIGTERM, under=["nohup"]) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(("command", "module"), [("decide", decide), ("explain", explain)])
+def test_a_benchmark_with_a_temporary_database_removes_it_after_a_signal(
+    command: str, module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, handlers = signal.getsignal(signal.SIGTERM), []
+
+    def measured(*_: object) -> None:
+        handlers.append(signal.getsignal(signal.SIGTERM))
+        raise errors.ConfigurationError(reason="no more is needed")
+
+    monkeypatch.setattr(module, "measure", measured)
+    assert main(["bench", command]) != 0
+    assert handlers != [before]
+    assert signal.getsignal(signal.SIGTERM) is before
