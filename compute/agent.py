@@ -164,17 +164,12 @@ class ComputeAgent:
 
     def living(self, hosts: Collection[str]) -> list[str]:
         """Return the hosts that can take work now; a fault of the driver is logged, and delays only the hosts of it."""
-        found: list[str] = []
-        faults: dict[str, tuple[Exception, list[str]]] = {}
-        for host in hosts:
-            try:
-                if self._driver.is_alive(host):
-                    found.append(host)
-            except Exception as fault:  # noqa: BLE001 - logged below, once for all hosts that have it
-                faults.setdefault(repr(fault), (fault, []))[1].append(host)
-        for first, unknown in faults.values():
-            LOG.error("It is unknown whether %d host(s) are alive, one is %s", len(unknown), unknown[0], exc_info=first)
-        return found
+        told = _tell(self._driver.is_alive, hosts, "It is unknown whether %d host(s) are alive, one is %s")
+        return [host for host, is_alive in told.items() if is_alive]
+
+    def owned(self, hosts: Collection[str]) -> dict[str, bool]:
+        """Return for each host whether it is this agent's; a host of which the driver cannot tell is left out."""
+        return _tell(self._driver.has_host, hosts, "It is unknown whether %d host(s) are this agent's, one is %s")
 
     def require(self, message: BuildOnHost | DestroyOnHost | Order) -> None:
         """Check that a message's host is this agent's and alive.
@@ -377,3 +372,17 @@ class ComputeAgent:
 def _named(guest: Guest) -> tuple[str, str]:
     """Return the instance and the host of a guest, for a log line."""
     return guest.instance_uuid, guest.host
+
+
+def _tell(ask: Callable[[str], bool], hosts: Collection[str], unknown: str) -> dict[str, bool]:
+    """Return what the driver tells of each host; leave out those of which it raises, and log each fault once."""
+    told: dict[str, bool] = {}
+    faults: dict[str, tuple[Exception, list[str]]] = {}
+    for host in hosts:
+        try:
+            told[host] = ask(host)
+        except Exception as fault:  # noqa: BLE001 - logged below, once for all hosts that have it
+            faults.setdefault(repr(fault), (fault, []))[1].append(host)
+    for first, names in faults.values():
+        LOG.error(unknown, len(names), names[0], exc_info=first)
+    return told

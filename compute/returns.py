@@ -114,14 +114,14 @@ class Returns:
         :raises MoorageError: the cell refuses; none of them has returned.
         :raises Interrupted: the agent stops.
         """
-        known = [host for host in hosts if self._driver.has_host(host)]
-        living = self._agent.living(known)
+        owned = self._agent.owned(hosts)
+        living = self._agent.living([host for host, is_own in owned.items() if is_own])
         # Read before everything else: if a host begins another life meanwhile, the cell ignores this return.
         lives = {host: self._lives[host] for host in living if host in self._lives}
         ready = self._clean(living, lives) if living else []
         returned = self._hand_in(ready, lives) if ready else []
         # A host of another agent is dropped: this agent cannot return it.
-        return {*returned, *(set(hosts) - set(known))}
+        return {*returned, *(host for host, is_own in owned.items() if not is_own)}
 
     def _clean(self, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
         """Destroy the attempts that the cell has recorded as ended; return the hosts on which none of them is left."""

@@ -100,3 +100,24 @@ def test_a_host_of_which_the_driver_cannot_tell_whether_it_is_alive_delays_only_
     assert "its board does not answer" in caplog.text
     driver.is_broken = False
     wait_until(lambda: stage.cell.returning == set())
+
+
+def test_a_host_of_which_the_driver_cannot_tell_whether_it_has_it_delays_only_its_own_return(
+    new_stage: NewStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(FakeDriver):
+        is_broken = True
+
+        def has_host(self, host: str) -> bool:
+            if self.is_broken and host == HOST:
+                raise OSError("its board does not answer")
+            return super().has_host(host)
+
+    stage = new_stage()
+
+    driver = stage.start(Broken)
+
+    wait_until(lambda: set(stage.cell.returned()) == set(HOSTS[1:]))
+    assert "It is unknown whether 1 host(s) are this agent's" in caplog.text
+    driver.is_broken = False
+    wait_until(lambda: HOST in stage.cell.returned())
