@@ -197,11 +197,11 @@ def _received(pipe: Connection) -> Any:
 
 def _run(opened: Opened, arguments: tuple[object, ...], numbers: range, pipe: Connection) -> None:
     """Run the clients of one process: report that they are connected, get the counted time, and send the tallies."""
-    if multiprocessing.parent_process() is not None:
-        # On a terminal, Ctrl-C reaches every process. The one that measures ends this one.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
     gone = threading.Event()
     try:
+        if threading.current_thread() is threading.main_thread():
+            # In a process of its own. On a terminal, Ctrl-C reaches every process: the one that measures ends this one.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         with opened(*arguments) as client:
             operations = [client(number) for number in numbers]
             pipe.send(("connected", None))
