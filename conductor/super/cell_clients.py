@@ -24,8 +24,9 @@ LOG = logging.getLogger(__name__)
 R = TypeVar("R")
 T = TypeVar("T")
 
-#: The number of cells called at the same time: one that does not answer must not delay the others.
-CELLS_AT_ONCE = 8
+#: The number of cells called at the same time. Those that have just fallen silent, for example behind one network, each
+#: take the patience of a call: the others must be answered within the time-out of whoever asks for a list. Arbitrary.
+CELLS_AT_ONCE = 32
 #: Seconds to wait for the answer to a read, at most. Arbitrary: as long as an operator waits for a list.
 _PATIENCE = 5.0
 #: Seconds to wait for the answer to a probe, at most; only other probes wait for it.
