@@ -1,6 +1,8 @@
 """The sources of the page: each answer of the cloud is requested once, and shared by all viewers."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -48,6 +50,8 @@ class Sources:
         interval: float = options.refresh_interval
         self.interval = interval
         self._compare_interval: float = conf.scheduler.view_compare_interval
+        #: As many questions of single viewers may wait for an answer: two threads remain for the hosts.
+        self._questions = threading.BoundedSemaphore(max(1, options.threads - 2))
         self._bus = Bus(conf)
         self._conductor = self._bus.client("conductor", timeout=options.call_timeout)
         self._scheduler = self._bus.client("scheduler", timeout=options.call_timeout)
@@ -122,16 +126,28 @@ class Sources:
         return {"operations": shown, "count": len(found)}
 
     def instance(self, uuid: str) -> dict[str, Any]:
-        """Return the history of an instance; see :func:`dashboard.recent_requests.life` for its errors."""
-        return recent_requests.life(self._conductor, self._placement, self._host_cache.snapshot(), uuid)
+        """Return the history of an instance; see :func:`dashboard.recent_requests.life` for its errors.
+
+        :raises Overloaded: too many viewers wait for answers.
+        """
+        with self._question():
+            return recent_requests.life(self._conductor, self._placement, self._host_cache.snapshot(), uuid)
 
     def explain_instance(self, uuid: str, hosts: tuple[str, ...], *, now: bool) -> dict[str, Any]:
-        """Explain the request of an instance; see :func:`dashboard.explanations.of_instance` for its errors."""
-        return explanations.of_instance(self._conductor, self._scheduler, uuid, hosts, now=now)
+        """Explain the request of an instance; see :func:`dashboard.explanations.of_instance` for its errors.
+
+        :raises Overloaded: too many viewers wait for answers.
+        """
+        with self._question():
+            return explanations.of_instance(self._conductor, self._scheduler, uuid, hosts, now=now)
 
     def explain_size(self, flavor: Flavor, hosts: tuple[str, ...]) -> dict[str, Any]:
-        """Explain a new request of a size; see :func:`dashboard.explanations.of_size` for its errors."""
-        return explanations.of_size(self._scheduler, flavor, hosts)
+        """Explain a new request of a size; see :func:`dashboard.explanations.of_size` for its errors.
+
+        :raises Overloaded: too many viewers wait for answers.
+        """
+        with self._question():
+            return explanations.of_size(self._scheduler, flavor, hosts)
 
     def cell_name(self, uuid: str) -> str:
         """Return the name of a cell, or its uuid if it has no name or the main database, which has it, is away."""
@@ -145,6 +161,21 @@ class Sources:
         self._bus.close()
         self._placement.close()
         self._database.close()
+
+    @contextmanager
+    def _question(self) -> Iterator[None]:
+        """Ask a conductor or a scheduler for one viewer; while it is silent, this holds a thread of the page.
+
+        :raises Overloaded: too many viewers wait for answers.
+        """
+        if not self._questions.acquire(blocking=False):
+            raise errors.Overloaded(
+                reason="other viewers of the dashboard wait for a conductor or a scheduler: ask again"
+            )
+        try:
+            yield
+        finally:
+            self._questions.release()
 
     def _cell_names(self) -> Mapping[str, str]:
         """Return the names of all cells; the last known names while the main database is away.

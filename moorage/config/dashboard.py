@@ -9,7 +9,8 @@ DASHBOARD = [
         "threads",
         default=8,
         min=1,
-        help="The number of threads that answer requests. Each may use a database connection.",
+        help="The number of threads that answer requests. Each may use a database connection. All but two may wait for "
+        "a conductor or a scheduler.",
     ),
     cfg.FloatOpt(
         "refresh_interval",

@@ -1,6 +1,8 @@
 """Test the answers and refusals of the dashboard's JSON API, in front of a whole cloud."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -363,3 +365,31 @@ def test_while_the_super_conductor_is_away_requests_are_503_and_hosts_are_still_
         assert page.simulate_get("/api/hosts", headers=ADMIN).json["hosts"]["count"] == 6
     finally:
         sources.close()
+
+
+def test_while_the_super_conductor_is_silent_a_thread_remains_for_the_hosts(
+    viewer: Viewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answered = threading.Barrier(7), threading.Event()
+
+    def silent(*_asked: object) -> dict[str, Any]:
+        asked.wait(60)
+        answered.wait(60)
+        return {}
+
+    monkeypatch.setattr("dashboard.recent_requests.life", silent)
+    with closing(Sources(viewer.cloud.configuration(dashboard={"threads": 8}))) as sources:
+        with ThreadPoolExecutor(6) as threads:
+            lives = [threads.submit(sources.instance, ids.fresh()) for _ in range(6)]
+            asked.wait(60)
+            try:
+                with pytest.raises(errors.Overloaded, match="ask again"):
+                    sources.instance(ids.fresh())
+                with pytest.raises(errors.Overloaded, match="ask again"):
+                    sources.explain_instance(ids.fresh(), (), now=True)
+                with pytest.raises(errors.Overloaded, match="ask again"):
+                    sources.explain_size(Flavor(vcpus=1, memory_mb=1), ())
+            finally:
+                answered.set()
+        assert [each.result() for each in lives] == [{}] * 6
+        assert sources.explain_size(Flavor(vcpus=1, memory_mb=1), ())["top_hosts"]
