@@ -136,16 +136,19 @@ def _subtree(connection: Connection, top: ProviderKey) -> set[int]:
 def _refuse_in_use(connection: Connection, moved: LockedRow, below: Collection[int], root_ids: Collection[int]) -> None:
     """Refuse to change the tree of a provider with allocations of a claim: they must stay in the tree of their host.
 
-    During a move, an instance also has allocations for its source, whose claim the migration has.
+    During a move, an instance also has allocations for its source, whose claim the migration has. The consumers are
+    locked: a claim that keeps what its consumer has on these providers need not touch any provider that is locked here.
     """
     # SELECT a.id FROM allocations a JOIN consumers c ON c.id = a.consumer_id
     #   LEFT JOIN consumers m ON m.migration_of = c.uuid AND m.claim_id IS NOT NULL
     #  WHERE a.resource_provider_id IN (...) AND (c.root_provider_id IN (...) OR m.root_provider_id IN (...)) LIMIT 1
+    #  LOCK IN SHARE MODE
     migration, affected = consumers.alias(), sorted(root_ids)
     moving = (migration.c.migration_of == consumers.c.uuid) & migration.c.claim_id.is_not(None)
     held = select(allocations.c.id).join_from(allocations, consumers, consumers.c.id == allocations.c.consumer_id)
     held = held.outerjoin(migration, moving)
     held = held.where(consumers.c.root_provider_id.in_(affected) | migration.c.root_provider_id.in_(affected)).limit(1)
+    held = held.with_for_update(read=True)
     registered = select(hosts.c.id).where(hosts.c.compute_node_uuid == moved.uuid)
     if moved.parent_id is None and connection.execute(registered).first():
         raise errors.ProviderInUse(provider_uuid=moved.uuid)
