@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from oslo_config import cfg
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, exc, exists, func, select, true, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, exc, exists, func, select, tuple_, update
 
 from conductor.cell.hosts import agent_reports, owners, renamed_nodes
 from conductor.cell.hosts.agent_reports import Kind, MessagePlace
@@ -61,12 +61,12 @@ def _undescribed() -> Select[tuple[str]]:
 
 _UNDESCRIBED = _undescribed()
 
-# SELECT service_host FROM cell_hosts WHERE … GROUP BY service_host HAVING MIN(undescribed) = true
-_REQUESTED = (
-    select(cell_hosts.c.service_host)
-    .group_by(cell_hosts.c.service_host)
-    .having(func.min(cell_hosts.c.undescribed) == true())
-)
+# SELECT service_host, MIN(undescribed), MAX(acknowledged_number) FROM cell_hosts WHERE … GROUP BY service_host
+_OTHER_NODES = select(
+    cell_hosts.c.service_host,
+    func.min(cell_hosts.c.undescribed).label("is_requested"),
+    func.max(cell_hosts.c.acknowledged_number).label("acknowledged"),
+).group_by(cell_hosts.c.service_host)
 
 _ALL_SEEN = SEEN.where(_OF_AGENT[1])
 
@@ -356,22 +356,30 @@ class CellHosts:
         seen = SEEN.where(cell_hosts.c.agent.in_(agents), cell_hosts.c.service_host.in_(names))
         connection.execute(seen, {"of_cell": self._cell_uuid} | down_after)
         if new:
-            lives = self._lives.of_hosts(connection, names)
-            # Otherwise the host would count as described, and the request would never reach its agent.
-            wanted = _REQUESTED.where(self._of_this_cell(), cell_hosts.c.service_host.in_(names))
-            requested = set(connection.scalars(wanted)).difference(started)
-            wanted = select(cell_hosts.c.service_host).where(
-                self._of_this_cell(), cell_hosts.c.service_host.in_(names), cell_hosts.c.acknowledged_number > 0
-            )
-            forwarded = set(connection.scalars(wanted.distinct()))
-            for row in new:
-                row["life"] = lives.get(row["service_host"], Life()).number
-                row["undescribed"] = row["service_host"] in requested
-                # By a number above 1, the schedulers see that they have had the host, if it was deleted meanwhile.
-                row["description_number"] = number + 1 + (row["service_host"] in forwarded)
-            statement = cell_hosts.insert().values(cell_uuid=self._cell_uuid, acknowledged_number=0, last_seen=now())
-            connection.execute(statement, new)
+            self._add(connection, new, names, started, number + 1)
         return bool(new or changed)
+
+    def _add(
+        self,
+        connection: Connection,
+        new: Sequence[dict[str, Any]],
+        names: Sequence[str],
+        started: Collection[str],
+        number: int,
+    ) -> None:
+        """Add the rows of new nodes, whose hosts may have other nodes; ``number`` is the first of a description."""
+        lives = self._lives.of_hosts(connection, names)
+        of_others = _OTHER_NODES.where(self._of_this_cell(), cell_hosts.c.service_host.in_(names))
+        others = {row.service_host: row for row in connection.execute(of_others)}
+        for row in new:
+            host, other = row["service_host"], others.get(row["service_host"])
+            row["life"] = lives.get(host, Life()).number
+            # Otherwise the host would count as described, and the request would never reach its agent.
+            row["undescribed"] = other is not None and other.is_requested and host not in started
+            # By a number above the first, the schedulers see that they have had the host, if it was deleted meanwhile.
+            row["description_number"] = number + (other is not None and other.acknowledged > 0)
+        statement = cell_hosts.insert().values(cell_uuid=self._cell_uuid, acknowledged_number=0, last_seen=now())
+        connection.execute(statement, new)
 
     def _of_agent(self, agent: str) -> dict[str, str | float]:
         return {"of_cell": self._cell_uuid, "of_agent": agent}
